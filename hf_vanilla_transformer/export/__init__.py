@@ -1,4 +1,4 @@
-"""Trained models in other formats: CTranslate2, ONNX, Marian."""
+"""Export trained models to CTranslate2, ONNX and Marian."""
 
 from .formats import export_model
 

@@ -1,4 +1,4 @@
-"""Export to CTranslate2: the same computation in C++, with weights of 32, 16 or 8 bits.
+"""Export to CTranslate2, which runs the same model in C++, with weights of 32, 16 or 8 bits.
 
 Legend: h heads, d width [d_model], d_k and d_v width of a head's keys and values.
 """
@@ -19,7 +19,7 @@ from ..inference.ctranslate2 import POSITIONS_KEY, check_finite_export, ctransla
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import sinusoids
 
-# Functions of ACT2FN and their names in CTranslate2.
+# Names of activations in transformers' ACT2FN and in CTranslate2.
 ACTIVATIONS = {
     "relu": "RELU",
     "gelu": "GELU",
@@ -36,7 +36,7 @@ ACTIVATIONS = {
     "tanh": "Tanh",
 }
 
-# What CTranslate2 cannot express: a field, the test that its value fails, and the remedy.
+# What CTranslate2 cannot express: a field, a test for unsupported values, and the remedy.
 UNSUPPORTED = (
     ("norm_position", lambda value: value == "none", 'its layers have norms; train with "post" or "pre"'),
     ("encoder_ffn_dim", lambda value: value == 0, "its layers have a feed-forward part; train with 1 or more"),
@@ -48,7 +48,7 @@ UNSUPPORTED = (
 
 
 def check_supported(config: VanillaTransformerConfig) -> None:
-    """Raise a ValueError that names the field, its value, and the remedy if CTranslate2 cannot express it."""
+    """Raise a ValueError with field, value and remedy if CTranslate2 cannot express the model."""
     for name, is_unsupported, remedy in UNSUPPORTED:
         value = getattr(config, name)
         if is_unsupported(value):
@@ -62,20 +62,20 @@ def write_ctranslate2(
     quantization: str = "float32",
     max_positions: int | None = None,
 ) -> None:
-    """Write a model in the format of CTranslate2: model.bin, config.json and vocabularies.
+    """Write a model in CTranslate2's format: model.bin, config.json and vocabularies.
 
     Args:
         model: A `VanillaTransformerForConditionalGeneration`.
         folder: An empty folder.
         tokenizer: Names the tokens in the vocabularies; without one, tokens are named by their ids.
-        quantization: Of the weights, "float32", "float16", "int8" or "int8_float16"; position encodings and norms
-            keep at least 16 bits.
-        max_positions: Rows of the table of sinusoids: the most tokens of a source and of an output. By default
+        quantization: Weight type, "float32", "float16", "int8" or "int8_float16"; position encodings and norms keep
+            at least 16 bits.
+        max_positions: Length of the sinusoid table, which limits the tokens of a source and of an output. By default
             `max_position_embeddings`. Learned positions cannot be extended.
 
     Raises:
-        ValueError: CTranslate2 is not installed or cannot express a property of the model, the quantization
-            overflows, learned positions are too few, or the tokenizer has more tokens than the model.
+        ValueError: CTranslate2 is not installed or cannot express a property of the model, the weights overflow in
+            the quantized type, learned positions are too few, or the tokenizer has more tokens than the model.
     """
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
@@ -94,7 +94,7 @@ def write_ctranslate2(
     spec.register_target_vocabulary(target)
     _fill_config(spec.config, model.config, target, num_positions)
     spec.validate()
-    # Overflows become infinite, and are found in the file by name.
+    # Overflows become infinite, which the check of the file reports by weight name.
     with np.errstate(over="ignore", invalid="ignore"):
         spec.optimize(quantization)
     spec.save(str(folder))
@@ -104,7 +104,7 @@ def write_ctranslate2(
 def vocabularies(
     config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[list[str], list[str]]:
-    """Return the source and target tokens by id; an id without one, of which models may have some, names itself.
+    """Return the source and target tokens in id order, with unique names for ids that have no token.
 
     Raises:
         ValueError: There are more tokens than embedding rows.
@@ -112,7 +112,7 @@ def vocabularies(
     sizes = (config.vocab_size, config.decoder_vocab_size)
     source, target = (getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target"))
     if sizes[0] != sizes[1] and target is tokenizer:
-        # Tokenizers of other families list their source tokens only; any names serve.
+        # Tokenizers of other families list only their source tokens; any target names will do.
         target = None
     return _token_names(sizes[0], source, "source"), _token_names(sizes[1], target, "target")
 
@@ -122,19 +122,20 @@ def _token_names(size: int, tokenizer: PreTrainedTokenizerBase | None, side: str
     if vocabulary and max(vocabulary.values()) >= size:
         raise ValueError(
             f"the tokenizer's {side} vocabulary has ids up to {max(vocabulary.values())}, but the model has {size} "
-            "rows; save the tokenizer that it was trained with"
+            "embedding rows; save the tokenizer that the model was trained with"
         )
     tokens = {i: token for token, i in vocabulary.items()}
-    # No token contains a line end, so these names are free.
+    # No token contains a newline, so these names are unique.
     return [tokens.get(i, f"id\n{i}") for i in range(size)]
 
 
 def equalize_layers(model: Any) -> Any:
-    """Return a copy of a model that computes the same and loses less when quantized to 8 bits.
+    """Return an equivalent copy of a model that loses less accuracy when quantized to 8 bits.
 
-    A row of a weight shares one scale, and so do all inputs of a token. Where only ReLU or a mean over positions lies
-    between two linear layers, a unit can be scaled down in the first and up in the second: each is given about the
-    norm of the column that reads it (cross-layer equalization, Nagel et al. 2019).
+    Each weight row has one quantization scale, and so have all activations of a token. Where only ReLU or a weighted
+    mean over positions lies between two linear layers, a unit can be scaled down in the first and up in the second, so
+    that its row in the first and its column in the second get about the same magnitude (cross-layer equalization,
+    Nagel et al. 2019).
     """
     model = copy.deepcopy(model)
     with torch.no_grad():
@@ -149,7 +150,7 @@ def equalize_layers(model: Any) -> Any:
 
 def _equalize(first: nn.Linear, second: nn.Linear) -> None:
     bias: Any = 0.0 if first.bias is None else first.bias.clamp(min=0)
-    # Clamped, so that a unit of zeros is not divided by zero.
+    # Clamped to avoid division by zero in units whose weights are all zero.
     scale = ((first.weight.norm(dim=1) + bias) / second.weight.abs().amax(0).clamp(min=1e-9)).sqrt().clamp(min=1e-5)
     first.weight.div_(scale[:, None])
     if first.bias is not None:
@@ -163,7 +164,7 @@ def _build_spec(model: Any, num_positions: int) -> Any:
 
     config = model.config
     shape = {
-        # Only "pre" has room for a final norm; `_fill_stack` sets the true value.
+        # Only pre-norm specifications have a final norm; `_fill_stack` sets the actual value.
         "pre_norm": True,
         "no_final_norm": not config.final_layer_norm,
         "layernorm_embedding": config.embedding_layer_norm,
@@ -188,18 +189,18 @@ def _build_spec(model: Any, num_positions: int) -> Any:
 
 
 def _alignment_layer(model: Any) -> tuple[int, list[int]]:
-    """Return the decoder layer whose attention aligns words, and its heads that do."""
+    """Return the decoder layer and the heads of its cross-attention that align words."""
     layers, heads = zip(*alignment_heads(model), strict=True)
     if len(set(layers)) > 1:
         raise ValueError(
             f"CTranslate2 cannot express `alignment_heads={alignment_heads(model)!r}`: it aligns words by heads of "
-            "one layer; keep those of one"
+            "one layer; keep the heads of one layer"
         )
     return layers[0], list(heads)
 
 
 def _with_heads_first(model: Any, layer: int, heads: list[int]) -> Any:
-    """Move these heads of encoder-decoder attention to the front: CTranslate2 aligns words by the first ones."""
+    """Move these cross-attention heads to the front: CTranslate2 aligns words by the first heads."""
     if heads == list(range(len(heads))):
         return model
     model = copy.deepcopy(model)
@@ -237,9 +238,9 @@ def _fill_stack(spec: Any, stack: Any, num_positions: int) -> None:
 
 
 def _fill_attention(spec: Any, attention: Any, norm: nn.LayerNorm, num_fused: int) -> None:
-    """Fill an attention whose last `num_fused` input projections are one linear layer.
+    """Fill an attention whose last `num_fused` input projections are fused into one linear layer.
 
-    CTranslate2 has one width for all heads: zeros widen the narrower of keys and values, and change nothing.
+    CTranslate2 has one width for keys and values, so the narrower of them is padded with zeros, which changes nothing.
     """
     key_width, value_width = attention.head_dim, attention.value_head_dim
     width = max(key_width, value_width)
@@ -277,15 +278,15 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _fill_config(settings: Any, config: VanillaTransformerConfig, target: list[str], num_positions: int) -> None:
-    """Fill in CTranslate2's config.json."""
+    """Fill CTranslate2's config.json."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     start = config.decoder_start_token_id
     settings.decoder_start_token = target[start]  # type: ignore[index]  # `check_supported` excludes None
     settings.bos_token = target[start if config.bos_token_id is None else config.bos_token_id]  # type: ignore[index]
     settings.eos_token = target[ends[0]]  # type: ignore[index]
-    # Required but unused: every token has its id.
+    # Required but unused: all tokens that it receives are in the vocabulary.
     settings.unk_token = next((token for token in target if token == "<unk>"), settings.bos_token)
-    # The tokenizer itself ends a source with the end token.
+    # The tokenizer already adds the special tokens of a source.
     settings.add_source_bos = settings.add_source_eos = False
     settings.layer_norm_epsilon = float(config.layer_norm_eps)
     settings.add_attribute(POSITIONS_KEY, num_positions)

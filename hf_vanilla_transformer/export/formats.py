@@ -1,4 +1,4 @@
-"""Export of a saved model: one function for all formats."""
+"""Export a saved model: one function for all formats."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def _write_onnx(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | N
     write_onnx(model, folder, **options).save_pretrained(folder)
 
 
-# What writes each format, and the types that its weights may have; a format without a choice takes no options.
+# Writer of each format, and the weight types to choose from; a format without a choice takes no options.
 EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16")),
     "onnx": (_write_onnx, ("float32", "int8")),
@@ -38,18 +38,18 @@ EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
 def export_model(
     name: str | Path, to: str, output_dir: str | Path, trust_remote_code: bool = False, **options: Any
 ) -> Path:
-    """Write a saved model in another format, with its tokenizer and generation settings.
+    """Export a saved model to another format, with its tokenizer and generation settings.
 
     Args:
-        name: Folder of the model, or its name on the Hub. Without a tokenizer there, the export translates only ids.
-        to: The format, a key of `EXPORT_FORMATS`.
+        name: Folder of the model, or its name on the Hub. Without a tokenizer, the export translates only token ids.
+        to: Target format, a key of `EXPORT_FORMATS`.
         output_dir: A new or empty folder; written completely or not at all.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
         **options: `quantization` ("float32" or "int8"; CTranslate2 also "float16" and "int8_float16") and
             `max_positions`, for formats that take them; None means the format's default.
 
     Returns:
-        The folder.
+        The output folder.
 
     Raises:
         ValueError: The model cannot be loaded, is not of this package, or has a property that the format cannot
@@ -76,11 +76,11 @@ def export_model(
 
 
 def load_for_export(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, PreTrainedTokenizerBase | None]:
-    """Load a model of this package in float32, and its tokenizer if there is one; another family is a ValueError."""
+    """Load a model of this package in float32, and its tokenizer if any; another model family is a ValueError."""
     model = load_model(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
     if (model_type := model.config.model_type) != MODEL_TYPE:
         raise ValueError(
-            f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use its own "
-            "family's exporter"
+            f"model {name} cannot be exported: model_type is {model_type!r}, not {MODEL_TYPE!r}; use the "
+            "exporter of its own family"
         )
     return model.eval(), load_tokenizer(name, trust_remote_code) if has_tokenizer(name) else None

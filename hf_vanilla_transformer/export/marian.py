@@ -13,7 +13,7 @@ from transformers import MarianConfig, MarianMTModel
 from ..marian_fields import MARIAN_FIELDS
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
-# Fields that Marian lacks, and the values it implies.
+# Fields that Marian lacks, and the values that it implies.
 REQUIRED_VALUES: dict[str, tuple[Any, ...]] = {
     "norm_position": ("post",),
     "final_layer_norm": (None, False),
@@ -21,7 +21,7 @@ REQUIRED_VALUES: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("sinusoidal",),
     "layer_norm_eps": (1e-5,),
 }
-# Suffixes of weights whose second axis is the model's width; all others have it, if at all, first.
+# Suffixes of weights whose second axis, and of those whose first axis, is the model's width.
 WIDTH_SECOND = (
     "embed_tokens.weight", "q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "lm_head.weight",
 )  # fmt: skip  # a table, not an expression
@@ -31,16 +31,16 @@ WIDTH_FIRST = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias", "no
 def write_marian(model: Any, folder: str | Path) -> None:
     """Write configuration and weights for `MarianMTModel.from_pretrained`.
 
-    Logits and translations are unchanged. Marian's position encodings are all sines, then all cosines. For a model
-    that interleaves them, as the paper does, the model's width is permuted in every weight.
+    Logits and translations are unchanged. Marian's position encodings have all sines before all cosines; if the model
+    interleaves them, as the paper does, the axes of the model's width are permuted in every weight.
 
     Raises:
-        ValueError: The model has a property that Marian cannot express; names the field.
+        ValueError: The model has a property that Marian cannot express; the message names the field.
     """
     config = marian_config(model.config)
     marian = MarianMTModel(config).eval()
     weights = marian_weights(model)
-    # Positions are the same function.
+    # Marian's own position tables hold the same function.
     positions = {name: tensor for name, tensor in marian.state_dict().items() if "embed_positions" in name}
     marian.load_state_dict(weights | positions)
     loaded = marian.state_dict()
@@ -55,7 +55,7 @@ def write_marian(model: Any, folder: str | Path) -> None:
 
 
 def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
-    """Return the equivalent configuration; a ValueError names the field that Marian cannot express."""
+    """Return the equivalent Marian configuration; a ValueError names a field that Marian cannot express."""
     for name, allowed in REQUIRED_VALUES.items():
         value = getattr(config, name)
         if value not in allowed:
@@ -65,7 +65,7 @@ def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
         for name, width in zip(("head_dim", "value_head_dim"), config.attention_dims(heads), strict=True):
             if width * heads != config.d_model:
                 raise ValueError(
-                    f"Marian cannot express `{name}={width}`: its heads have d_model / {side}_attention_heads = "
+                    f"Marian cannot express `{name}={width}`: its head width is d_model / {side}_attention_heads = "
                     f"{config.d_model / heads:g}"
                 )
         if not getattr(config, f"{side}_ffn_dim"):
@@ -73,12 +73,12 @@ def marian_config(config: VanillaTransformerConfig) -> MarianConfig:
     for name in ("pad_token_id", "decoder_start_token_id"):
         if getattr(config, name) is None:
             raise ValueError(f"Marian cannot express `{name}=None`; set the id in the configuration")
-    # The generation settings, saved with the model, decide whether an end is forced.
+    # The generation settings saved with the model decide whether an end token is forced.
     return MarianConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS}, forced_eos_token_id=None)
 
 
 def marian_weights(model: Any) -> dict[str, Tensor]:
-    """Return the model's weights under Marian's names, with its width in Marian's order."""
+    """Return the weights under Marian's names, with the model's width permuted to Marian's order."""
     ours, config = model.state_dict(), model.config
     order = torch.arange(config.d_model)
     if config.sinusoidal_layout == "interleaved":

@@ -1,4 +1,4 @@
-"""Export to two ONNX graphs, which run without PyTorch.
+"""Export to two ONNX graphs that run without PyTorch.
 
 The graphs and the names of their inputs and outputs:
 
@@ -39,7 +39,7 @@ GRAPHS = {
     ),
 }
 
-# Their axes: symbols of the legend have fixed sizes, words are free.
+# Axes of inputs and outputs: symbols of the legend have fixed sizes, words are dynamic.
 AXES = {
     "input_ids": ("batch", "source"),
     "attention_mask": ("batch", "source"),
@@ -95,7 +95,7 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
             cache.is_updated[layer] = True
         output = self.decoder(
             decoder_input_ids,
-            # The cache holds their keys and values; only batch and source length are read.
+            # Only batch size and source length of this are used; the cache holds its keys and values.
             encoder_hidden_states=cross_keys[0, :, 0],
             encoder_attention_mask=attention_mask,
             cache=cache,
@@ -110,7 +110,7 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
 
 
 def onnx_missing() -> str | None:
-    """Return which required packages are missing, or None."""
+    """Return a message that names missing packages, or None."""
     missing = [name for name in REQUIRED_PACKAGES if not find_spec(name)]
     if not missing:
         return None
@@ -120,18 +120,18 @@ def onnx_missing() -> str | None:
 def write_onnx(
     model: Any, folder: Path, quantization: str = "float32", max_positions: int | None = None
 ) -> VanillaTransformerConfig:
-    """Write `encoder.onnx` and `decoder.onnx`, with the exporters of transformers.
+    """Write `encoder.onnx` and `decoder.onnx`, using transformers' exporters.
 
     Args:
         model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
-        quantization: Of the weights, "float32" or "int8". With "int8", the inputs of linear layers are quantized
-            too, at run time (onnxruntime's dynamic quantization).
-        max_positions: Sinusoids that the graphs hold: the most tokens of a source and of an output. By default
-            `max_position_embeddings`. Learned positions cannot be changed.
+        quantization: Weight type, "float32" or "int8". "int8" also quantizes the inputs of linear layers at run time
+            (onnxruntime's dynamic quantization).
+        max_positions: Length of the sinusoid tables in the graphs, which limits the tokens of a source and of an
+            output. By default `max_position_embeddings`. The number of learned positions cannot be changed.
 
     Returns:
-        The configuration of the graphs, with their number of positions as `max_position_embeddings`.
+        The configuration of the graphs, whose `max_position_embeddings` is their number of positions.
 
     Raises:
         ValueError: A package is not installed, or `max_positions` is set for learned positions.
@@ -144,7 +144,7 @@ def write_onnx(
     if max_positions not in (None, model.config.max_position_embeddings):
         _resize_positions(model, max_positions)
     if quantization == "int8":
-        # A tied matrix would not be quantized.
+        # A tied weight would not be quantized.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     encoder, decoder = EncoderGraph(model), DecoderGraph(model)
     encoder_inputs, decoder_inputs = _example_inputs(encoder)
@@ -160,7 +160,7 @@ def write_onnx(
 
 
 def _resize_positions(model: Any, num_positions: int | None) -> None:
-    """Resize the sinusoids of both stacks, and set the number in the configuration."""
+    """Resize the sinusoid tables of both stacks, and update the configuration."""
     config = model.config
     if config.position_embedding_type == "learned":
         raise ValueError(
@@ -173,7 +173,7 @@ def _resize_positions(model: Any, num_positions: int | None) -> None:
 
 
 def _example_inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return inputs to trace both graphs with; all sizes differ, so that tracing cannot confuse axes."""
+    """Return inputs for tracing both graphs; all sizes differ, so that tracing cannot confuse axes."""
     batch, source_length, past, new = 3, 6, 2, 4
     config = encoder.config
     ids = torch.randint(min(4, config.vocab_size - 1), config.vocab_size, (batch, source_length))
@@ -218,7 +218,7 @@ def _quantize(file: Path) -> None:
             file,
             op_types_to_quantize=["MatMul", "Gather"],
             per_channel=True,
-            # 7 of the 8 bits: with all of them, sums saturate on processors without VNNI.
+            # Use 7 of the 8 bits: with all 8, sums saturate on processors without VNNI.
             reduce_range=True,
             weight_type=QuantType.QInt8,
         )

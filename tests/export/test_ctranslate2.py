@@ -1,4 +1,4 @@
-"""Export to CTranslate2: equal log-probabilities in every shape, quantization, vocabularies, and refusals."""
+"""Export to CTranslate2: equal log-probabilities for every shape, quantization, vocabularies, and refusals."""
 
 import pytest
 import torch
@@ -108,7 +108,7 @@ class TestBalance:
         [
             {},
             {"norm_position": "pre", "attention_bias": True, "value_head_dim": 3},
-            # Nothing but ReLU can be scaled.
+            # Only ReLU lets units be rescaled.
             {"activation_function": "gelu"},
         ],
         ids=str,
@@ -124,7 +124,7 @@ class TestBalance:
             assert torch.allclose(before, after) == is_left_alone
 
     def test_no_unit_takes_the_bits_of_the_others(self):
-        """An inner unit a thousand times the others', which the next product makes up for."""
+        """The weights of one inner unit are divided by 1000 in fc1 and multiplied by 1000 in fc2."""
         model = perturbed_model()
         for stack in (model.model.encoder, model.model.decoder):
             for layer in stack.layers:
@@ -154,7 +154,9 @@ class TestVocabularies:
         assert target == PAIR.convert_ids_to_tokens(range(PAIR.target_vocab_size))
 
     def test_too_many_tokens(self):
-        with pytest.raises(ValueError, match="source vocabulary has ids up to .*, but the model has 10 rows"):
+        with pytest.raises(
+            ValueError, match="source vocabulary has ids up to .*, but the model has 10 embedding rows"
+        ):
             vocabularies(VanillaTransformerConfig(vocab_size=10), SHARED)
 
 

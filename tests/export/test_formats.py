@@ -1,4 +1,4 @@
-"""`export_model`: the folders it writes, and what it refuses without writing anything."""
+"""`export_model`: the folders it writes, and models it refuses without writing anything."""
 
 import json
 
@@ -54,7 +54,7 @@ class TestMarian:
 
 @pytest.mark.parametrize(("to", "program"), [("ctranslate2", "CTranslate2"), ("onnx", r"onnx_translate\.py")])
 def test_settings_that_a_program_does_not_support(tmp_path, to, program):
-    pytest.importorskip(to, reason="without it, that it is missing is said first")
+    pytest.importorskip(to, reason="without the package, that error comes first")
     save_translator("shared", tmp_path / "model", no_repeat_ngram_size=2)
     with pytest.raises(ValueError, match=f"{program} does not support `no_repeat_ngram_size`=2"):
         export_model(tmp_path / "model", to, tmp_path / "other")
@@ -74,7 +74,7 @@ class TestRefused:
     )
     def test_options(self, saved_model, tmp_path, to, options, message):
         if to in ("ctranslate2", "onnx"):
-            pytest.importorskip(to, reason="without it, that it is missing is said first")
+            pytest.importorskip(to, reason="without the package, that error comes first")
         with pytest.raises(ValueError, match=message):
             export_model(saved_model, to, tmp_path / "exported", **options)
         assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Exports of a model of many languages translate its directions as it does."""
+"""Exports of a multilingual model translate its directions as the model does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""ONNX graphs: translations without PyTorch, axes, positions, and what is refused."""
+"""ONNX graphs: translations without PyTorch, axes, positions, and refusals."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ def translated(model, tokenizer, num_beams=1, **options):
 
 
 def with_settings(exported, folder, model, **settings):
-    """Return a copy of an export with settings of `generate()`."""
+    """Return a copy of an export with these generation settings."""
     shutil.copytree(exported, folder)
     config = GenerationConfig.from_model_config(model.config)
     config.update(**settings)
@@ -68,12 +68,12 @@ def test_added_special_tokens_are_found_and_left_out(onnx_export, translator_cla
 def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_stopping, length_penalty):
     model, tokenizer, exported = onnx_export
     settings = {"num_beams": 4, "early_stopping": early_stopping, "length_penalty": length_penalty}
-    # Of few tokens the end is a likely one, so that it matters when the search stops.
+    # With few tokens left, the end token is likely, so that it matters when the search stops.
     settings["bad_words_ids"] = [[token] for token in range(9, model.get_decoder().num_embeddings)]
     folder = with_settings(exported, tmp_path / "exported", model, **settings)
     expected = translated(model, tokenizer, **settings)
     assert translator_class(folder, threads=1).translate(SENTENCES) == expected
-    # Those of the caller come first.
+    # The caller's settings take precedence.
     overridden = translator_class(folder, threads=1, num_beams=3, length_penalty=1.0)
     settings |= {"num_beams": 3, "length_penalty": 1.0}
     assert overridden.translate(SENTENCES) == translated(model, tokenizer, **settings)
@@ -84,7 +84,7 @@ def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_
 def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound, num_beams):
     model, tokenizer, exported = onnx_export
     end = model.config.eos_token_id
-    # `generate()` drops the end from those to bar.
+    # `generate()` drops the end token from `bad_words_ids`.
     barred = {"bad_words_ids": [[5], [6], [7], [end]], "min_new_tokens": 1, "forced_eos_token_id": end}
     settings = {**barred, **bound, "num_beams": num_beams}
     folder = with_settings(exported, tmp_path / "exported", model, **settings)
@@ -93,7 +93,7 @@ def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_settings_that_are_null(onnx_export, translator_class, tmp_path, num_beams):
-    """Without an end token, nothing ends before the bound."""
+    """Without an end token, no output ends before the limit."""
     model, tokenizer, exported = onnx_export
     folder = shutil.copytree(exported, tmp_path / "exported")
     names = ("decoder_start_token_id", "eos_token_id", "bad_words_ids", "length_penalty", "early_stopping")
@@ -107,7 +107,7 @@ def test_settings_that_are_null(onnx_export, translator_class, tmp_path, num_bea
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_path, num_beams, early_stopping):
-    """Of sentences without an end, alone and with longer ones."""
+    """Sentences without an end token get the same outputs alone and with longer ones."""
     model, tokenizer, exported = onnx_export
     folder = shutil.copytree(exported, tmp_path / "exported")
     settings = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": 2.0}
@@ -120,7 +120,7 @@ def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_p
 
 
 def run_graphs(folder, ids, mask, target):
-    """Return the logits of a whole target by the graphs of a folder."""
+    """Return the logits of a whole target, computed by the graphs of a folder."""
     encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
     keys, values = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
     given = {"decoder_input_ids": target.numpy(), "attention_mask": mask.numpy()}
@@ -130,7 +130,7 @@ def run_graphs(folder, ids, mask, target):
 
 @pytest.mark.slow
 def test_int8(tmp_path):
-    """Every linear layer and embedding is quantized, and the logits stay near."""
+    """Every linear layer and embedding is quantized, and logits change little."""
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
     model = perturbed_model(encoder_layers=1, decoder_layers=1, attention_bias=True)
     write_onnx(model, tmp_path, quantization="int8")
@@ -139,7 +139,7 @@ def test_int8(tmp_path):
         graph = onnx_package.load(tmp_path / f"{name}.onnx").graph
         floats = {each.name for each in graph.initializer if each.data_type == onnx_package.TensorProto.FLOAT}
         left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gather") and floats & {*node.input}]
-        # An attention and a feed-forward part; keys and values of the other side; the output projection.
+        # Self-attention, feed-forward, cross-attention (keys and values, or query and output), output projection.
         linear = {"encoder": 4 + 2 + 2, "decoder": 4 + 2 + 2 + 1}[name]
         assert left == [] and sum(node.op_type == "MatMulInteger" for node in graph.node) == linear
     ids, target = torch.randint(4, 40, (8, 12)), torch.randint(4, 40, (8, 10))
@@ -195,7 +195,7 @@ class TestProgram:
         assert result.returncode == 2 and fault in result.stderr and result.stderr.count("\n") == 1
 
     def run(self, folder, *words, text="", without=()):
-        # Whatever imports one of `without` fails.
+        # Importing any of `without` fails.
         program = (
             "import runpy, sys\n"
             f"sys.modules.update(dict.fromkeys({without!r}))\n"
