@@ -33,7 +33,7 @@ _CHOICES = {
 
 
 class Statements(NamedTuple):
-    """Arguments of the caller about the original code.
+    """The caller's arguments about the original code.
 
     Attributes:
         fields: Configuration fields.
@@ -64,7 +64,7 @@ def check_field_names(names: Iterable[str]) -> None:
 
 
 def infer_fields(matched: MatchedCheckpoint, renamed: bool) -> dict[str, Any]:
-    """Infer fields from shapes and settings and, unless keys were renamed, from further evidence in the weights."""
+    """Infer fields from shapes, settings and, unless keys were renamed, layout-specific traits of the weights."""
     layout, checkpoint = matched.layout, matched.checkpoint
     values = _from_shapes(matched)
     if layout.config_class is not None:
@@ -215,10 +215,10 @@ def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stat
         if name not in known:
             arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
     if arguments:
-        other_names = ", under other names," if stated.renamed else ""
+        renamed = "renamed " if stated.renamed and not layout.needs_name else ""
         enough = " (one number of heads is enough if both are equal)" if {*HEAD_FIELDS} <= arguments.keys() else ""
         raise ValueError(
-            f"the weights of {layout.name}{other_names} do not determine how they are used{enough}; pass the values "
+            f"the {renamed}weights of {layout.name} do not determine how they are used{enough}; pass the values "
             "of the original code: " + " ".join(f"`{name}={value}`" for name, value in arguments.items())
         )
 

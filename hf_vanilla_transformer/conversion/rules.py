@@ -84,7 +84,7 @@ class Layout:
         setting_fields: Maps stored settings to the configuration fields that they determine.
         argument_fields: Fields that the original code takes from its training arguments. Without these arguments, the
             caller must pass the fields and, for a table that follows the padding id, the first position.
-        inexpressible: Maps a field and value that seem to express other releases of the code to what these really do.
+        inexpressible: Maps a (field, value) pair that seems to fit other releases of the code to what those really do.
         ignored_keys: Keys of tensors that are not weights, such as a stored mask.
         fillers: Values of parameters that the original lacks, by regular expressions for the ends of their names.
         preprocess: Checks settings, renames keys, and adds weights that the original computes or stores only once.

@@ -1,4 +1,4 @@
-"""Check settings stored beside source weights: can our configuration express them?"""
+"""Check that our configuration can express the settings stored beside source weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -64,9 +64,9 @@ class WordVocabulary:
     ) -> tuple["WordVocabulary", list[int | None]]:
         """Give special tokens the ids that they have in the target vocabulary.
 
-        A special token swaps places with the token at its new id. A missing one is added if its id is beyond the end,
-        after placeholders for the ids between, or if texts of this side never contain it: then it takes the place of a
-        word, which moves to the end.
+        A special token swaps places with the token at its new id. A missing one whose id is past the end is added
+        there, and placeholders fill the gap. Any other missing one, if texts of this side never contain it, replaces
+        the word at its id, which moves to the end.
 
         Args:
             special: Token to wanted id.

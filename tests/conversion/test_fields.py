@@ -120,7 +120,7 @@ class TestRenamed:
     def test_one_message_lists_all_that_is_required(self, scalar):
         _, state, pairs = scalar
         stated = {"rename": pairs, "norm_position": "pre", **HEADS}
-        message = refused("scalar-norm, under other names, do not determine", state, **stated)
+        message = refused("the renamed weights of scalar-norm do not determine", state, **stated)
         for argument in (
             "`activation_function=relu|gelu", "`scale_embedding=true|false`", "`layer_norm_eps=1e-06`",
             "`eos_token_id=3`", "`first_position=0`", "`unbiased_norms=true|false`",
@@ -187,7 +187,7 @@ class TestRenamedLearnedPositions:
 
     def test_are_used_from_the_first_position(self, model, stated):
         state = model.state_dict()
-        asked = "fairseq, under other names, do not .*code: `first_position=0`$"
+        asked = "the renamed weights of fairseq do not .*code: `first_position=0`$"
         refused(asked, state, **{**stated, "first_position": None})
         conversion = convert(state, **stated)
         assert conversion.layout.name == "fairseq" and conversion.config.max_position_embeddings == 20
