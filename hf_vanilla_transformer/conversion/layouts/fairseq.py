@@ -91,6 +91,8 @@ def _fairseq_positions(weights: Weights, settings: Settings) -> dict[str, Tensor
                 f"{stack}.embed_positions.weight has {len(stored)} rows, but the arguments beside it imply {length}, "
                 f"and {PADDING_ID + 1} more for padding; use the arguments that these weights were trained with"
             )
+    # A config.json beside the weights may have another padding id.
+    settings = {**settings, "pad_token_id": PADDING_ID}
     return compute_positions(weights, settings, {stack: length or 1024 for stack, length in lengths.items()})
 
 

@@ -112,6 +112,14 @@ def test_arguments_are_read_wherever_they_are(tmp_path, where, how):
     assert_same_function(original, convert(source).model(), 1, searches=())
 
 
+@pytest.mark.parametrize("padding", [5, None])
+def test_the_padding_id_of_another_config_moves_no_positions(tmp_path, padding):
+    original = fsmt()
+    save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(original))
+    (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": padding}))
+    assert_same_function(original, convert(tmp_path).model(), 1, searches=())
+
+
 def test_what_lost_arguments_would_determine_is_required(tmp_path):
     file = save_fairseq(tmp_path / "checkpoint_best.pt", as_fairseq(fsmt()), "none")
     refused("do not determine how .* `norm_position=post.* `activation_function=re", file)
