@@ -238,10 +238,10 @@ def _convert(
     weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
     tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
     first = layout.first_position if stated.first_position is None else stated.first_position
-    if first is None:
+    if first is None and tables:
         first = {**layout.defaults, **inferred}["pad_token_id"] + 1
     are_stored = bool(matched.stored_position_keys)
-    positions = choose_positions(from_first_token(tables, first), layout, fields, stated.fields, are_stored)
+    positions = choose_positions(from_first_token(tables, first or 0), layout, fields, stated.fields, are_stored)
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
     embeddings = EMBEDDING_NAMES["encoder"]

@@ -158,6 +158,20 @@ def test_positions_of_fsmt_that_are_not_stored_are_computed(tmp_path):
     refused("`pad_token_id` is None in config.json; set its id", tmp_path)
 
 
+def test_a_renamed_model_without_positions_needs_no_padding_id(tmp_path):
+    saved("fsmt", tmp_path)
+    settings = {**json.loads((tmp_path / "config.json").read_text()), "pad_token_id": None}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    file = tmp_path / "model.safetensors"
+    weights = {key: tensor for key, tensor in load_file(file).items() if "embed_positions" not in key}
+    weights["words.weight"] = weights.pop("model.encoder.embed_tokens.weight")
+    save_file(weights, file, {"format": "pt"})
+    stated = {"norm_position": "post", "layer_norm_eps": 1e-5, "unbiased_norms": False}
+    rename = ["words.=model.encoder.embed_tokens."]
+    config = convert(tmp_path, rename=rename, sinusoidal_layout="concatenated", **stated).config
+    assert (config.pad_token_id, config.position_embedding_type) == (None, "sinusoidal")
+
+
 @pytest.mark.parametrize("kind", ["marian", "bart", "mbart", "m2m100"])
 def test_the_config_says_which_model_it_is(kind, tmp_path):
     saved(kind, tmp_path)
