@@ -13,7 +13,7 @@ from ..marian_fields import BEHAVIOR_FIELDS
 from .reading import FETCH_AGAIN
 from .settings import Settings
 
-# Entries of a generation configuration about its origin.
+# Entries of a generation configuration that record its origin.
 _ORIGIN = {"transformers_version", "_from_model_config"}
 # Settings that transformers loads but refuses to save, because they have no effect without sampling or beams.
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
@@ -75,5 +75,5 @@ def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
         *(() if (settings.get("num_beams") or 1) > 1 else _BEAMS_ONLY),
     ]
     dropped = [name for name in without_effect if name in settings]
-    notes = [f"settings of generate() without effect were left out: {', '.join(dropped)}"] if dropped else []
+    notes = [f"generation settings without effect were left out: {', '.join(dropped)}"] if dropped else []
     return {name: value for name, value in settings.items() if name not in dropped}, notes

@@ -220,7 +220,7 @@ _NN_SETTINGS: Mapping[str, SettingFields] = {
     "layer_norm_eps": ("layer_norm_eps",),
     "dropout": ("dropout",),
 }
-# Its stacks end in a norm, pre-norm or not.
+# Its stacks end in a norm, whether pre- or post-norm.
 _NN_FIELDS = {"norm_position": "post", "final_layer_norm": True, "layer_norm_eps": 1e-5, **_IDS}
 
 NN_TRANSFORMER = Layout(
