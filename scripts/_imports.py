@@ -1,4 +1,4 @@
-"""The first import of every program here: its own imports take seconds, and a package may be missing."""
+"""Import guard of the scripts: a missing package, or Ctrl-C during the slow imports, ends in one line."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,12 @@ INTERRUPTED = 130
 _main = sys.modules["__main__"]
 if Path(getattr(_main, "__file__", None) or "").resolve().parent == Path(__file__).resolve().parent:
     # See hf_vanilla_transformer/__init__.py: models are registered later, by `register()`.
-    _main.IS_VANILLA_TRANSFORMER_COMMAND = True  # type: ignore[attr-defined]  # a mark on whatever program runs
+    _main.IS_VANILLA_TRANSFORMER_COMMAND = True  # type: ignore[attr-defined]  # marks the running script
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """End the program with one line where a package is missing (status 2), and quietly after Ctrl-C (status 130)."""
+    """Exit with one line if a package is missing (status 2), and silently on Ctrl-C (status 130)."""
     try:
         from hf_vanilla_transformer.cli import options
 
@@ -34,7 +34,7 @@ def importing() -> Iterator[None]:
 
 
 def command(name: str, file: str) -> Callable[..., None]:
-    """Return the main function of a program that runs a command of `vanilla-transformer` under the file's own name."""
+    """Return a `main` that runs a command of `vanilla-transformer` under this script's name."""
 
     def main(argv: Sequence[str] | None = None) -> None:
         with importing():

@@ -1,4 +1,4 @@
-"""Average checkpoints of one run: `vanilla-transformer average`."""
+"""Average the checkpoints of a run: `vanilla-transformer average`."""
 
 from _imports import command
 

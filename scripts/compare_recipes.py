@@ -1,14 +1,14 @@
-"""Train a recipe and variants of it, each with several seeds, and print means with their spread.
+"""Train a recipe and its variants, each with several seeds, and print means and ranges.
 
     python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 2 --output_dir runs/demo-seeds
     python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 --output_dir runs/gains \
         --variants "" "bpe_dropout=0.1" "rdrop_alpha=5 max_steps=200" -- --max_steps 400
 
-A variant is options of `train`, name=value with blanks between; "" is the recipe itself. Options after -- are those of
-`train` too and hold for every run. A repeated command goes on where it was: finished runs are not trained again.
+A variant is a space-separated list of `train` options as name=value; "" is the recipe itself. `train` options after --
+apply to every run. Repeating the command resumes it: finished runs are not trained again.
 
-The output folder holds table.md, results.json, and a run for each variant and seed, whose log is train.log and whose
-model card has the means.
+The output folder holds table.md, results.json and a run folder for each variant and seed, with its log in train.log
+and the means in its model card.
 """
 
 import json
@@ -37,20 +37,20 @@ COLUMNS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train and compare; a mistake in the input ends with one line on standard error and status 2."""
+    """Train and compare; invalid input exits with status 2 and one line on standard error."""
     parser = OneLineParser(description=__doc__)
     parser.usage = "%(prog)s RECIPE --output_dir FOLDER [options] [-- options of train]"
     parser.add_argument("recipe", help="Argument file of `train`.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="A run for each (default: 0 1 2).")
-    parser.add_argument("--variants", nargs="+", default=[""], help="Options that replace those of the recipe.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="One run for each (default: 0 1 2).")
+    parser.add_argument("--variants", nargs="+", default=[""], help="Options that override the recipe's.")
     parser.add_argument("--output_dir", required=True, help="Folder of the runs and the table.")
     parser.add_help_options()
-    with one_line_errors(parser, advice="the same command goes on"):
+    with one_line_errors(parser, advice="repeat the command to resume"):
         words = sys.argv[1:] if argv is None else argv
         end = words.index("--") if "--" in words else len(words)
         arguments, options = parser.parse_args(words[:end]), words[end + 1 :]
         if len(set(arguments.seeds)) < len(arguments.seeds):
-            raise ValueError("--seeds has the same seed twice; each run needs one of its own")
+            raise ValueError("--seeds contains duplicates; each run needs its own seed")
         folder, results = Path(arguments.output_dir), {}
         for variant in arguments.variants:
             runs = [train(arguments.recipe, options, variant, seed, folder) for seed in arguments.seeds]
@@ -61,11 +61,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Train, unless that is done, and return the results; errors quote the last line of the log."""
+    """Train unless finished, and return the results; errors quote the last line of the log."""
     run = run_folder(folder, variant, seed)
     finished, log = run / "all_results.json", run / "train.log"
     words = [f"--{word}" for word in variant.split()]
-    check_and_note(run, [Path(recipe).read_text(encoding="utf-8"), *options, *words], finished.is_file())
+    check_and_record(run, [Path(recipe).read_text(encoding="utf-8"), *options, *words], finished.is_file())
     if not finished.is_file():
         own = ["--seed", str(seed), "--output_dir", str(run), "--resume_from_checkpoint", "last"]
         print(f"training {run}", file=sys.stderr)
@@ -75,8 +75,8 @@ def train(recipe: str, options: list[str], variant: str, seed: int, folder: Path
     return json.loads(finished.read_text(encoding="utf-8"))
 
 
-def check_and_note(run: Path, words: list[str], finished: bool) -> None:
-    """Note what a run is made of; raise a ValueError if it was begun with something else."""
+def check_and_record(run: Path, words: list[str], finished: bool) -> None:
+    """Record the recipe and options of a run; raise a ValueError if it was started with others."""
     file, content = run / "run.json", f"{json.dumps(words)}\n"
     begun = finished or any(run.glob("checkpoint-*"))
     if begun and file.is_file() and file.read_text(encoding="utf-8") != content:
@@ -91,13 +91,13 @@ def run_folder(folder: Path, variant: str, seed: int) -> Path:
 
 
 def run_logged(words: list[str], log: Path) -> int:
-    """Run a command of the package, and wait for it even if interrupted: it then saves a checkpoint."""
+    """Run a command of the package; if interrupted, wait until it has saved a checkpoint."""
     command = [sys.executable, "-m", "hf_vanilla_transformer", *words]
     with log.open("a") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
             return process.wait()
         except KeyboardInterrupt as interrupt:
-            # Ctrl-C goes to both programs, SIGTERM to this one only.
+            # Ctrl-C reaches both processes, SIGTERM only this one.
             if isinstance(interrupt, Terminated):
                 process.terminate()
             process.wait()
@@ -105,7 +105,7 @@ def run_logged(words: list[str], log: Path) -> int:
 
 
 def add_spread_to_cards(runs: list[dict[str, Any]], folders: list[Path]) -> None:
-    """Add the means of several tested runs to their model cards, where these are still there."""
+    """Add the means of several tested runs to their model cards, if they still exist."""
     if len(runs) > 1 and all("test_bleu" in run for run in runs):
         for card in filter(Path.is_file, (folder / "README.md" for folder in folders)):
             add_spread(card, runs)
@@ -119,7 +119,7 @@ def save(results: dict[str, list[dict[str, Any]]], folder: Path) -> None:
 
 
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """Return a row for each variant: the mean of its runs and, of several, the lowest and the highest."""
+    """Return a table with a row for each variant: the mean over its runs and, for several runs, the range."""
     runs = [run for runs in results.values() for run in runs]
     columns = [name for name, value in COLUMNS.items() if all(value(run) is not None for run in runs)]
     lines = [f"| variant | runs | {' | '.join(columns)} |", f"|---|---:|{'---:|' * len(columns)}"]

@@ -1,12 +1,13 @@
-"""Check, measure and train on a GPU within ten minutes; each result is kept as soon as it is there.
+"""Test, benchmark and train on a GPU within ten minutes, saving each result as soon as it is available.
 
     python3 scripts/gpu_report.py --output_dir report --multi30k FOLDER
     python3 scripts/gpu_report.py generate profile --output_dir report
 
-Parts, in order of worth: check (the tests), train, text and generate (speed beside other implementations, on equal
-batches and on real text), profile (what takes longest), compile (decoding by torch.compile), multi30k (a recipe up to
-its test BLEU, in as many steps as the time left allows). One that fails, or is interrupted at its limit, does not stop
-the others. The output folder holds a log of each part and report.json. --device cpu rehearses them at small sizes.
+Parts, most valuable first: check (the tests), train, text and generate (speed against other implementations, on
+identical batches and on real text), profile (the slowest operations), compile (decoding with torch.compile), multi30k
+(a recipe through its test BLEU, with as many steps as the remaining time allows). A part that fails, or is interrupted
+at its time limit, does not stop the others. The output folder holds a log of each part and report.json. --device cpu
+is a dry run at small sizes.
 """
 
 import argparse
@@ -58,20 +59,20 @@ SIZES = {
         "position_embedding_type=learned,max_position_embeddings=128",
     },
 }
-# Limits on a GPU, how many times longer a CPU may take, and seconds from Ctrl-C to the end by force: pytest waits ten
-# for its workers before it sums up.
+# Time limits in seconds on a GPU, their multiple by device, and seconds from SIGINT to SIGKILL: pytest waits ten for
+# its workers before it prints its summary.
 SECONDS = {"check": 180, "train": 120, "text": 90, "generate": 150, "profile": 90, "compile": 90, "multi30k": 600}
 SLACK = {"cuda": 1, "cpu": 4}
 GRACE = 20
-# Steps a second of multi30k, about what an H100 takes, and seconds for its tokenizer and translations.
+# multi30k: steps per second (cuda: about an H100's), and seconds for everything else, such as tokenizer and test.
 STEPS_PER_SECOND = {"cuda": 12, "cpu": 0.1}
 BESIDE_STEPS = 60
-# Threads of several processes on few cores spend their time waiting for each other.
+# On few cores, threads of several processes mostly wait for each other.
 VARIABLES: dict[str, dict[str, str]] = {"cuda": {}, "cpu": {"OMP_NUM_THREADS": "1"}}
-# Splits of Multi30k that a part reads, and their files.
+# The Multi30k splits that a part reads, and their file names.
 SPLITS = {"text": ("train",), "multi30k": ("train", "validation", "test")}
 FILES = {"train": "train", "validation": "val", "test": "test_2016_flickr"}
-# The end of a log: bytes that are kept, and lines that are printed.
+# The end of a log: bytes kept and lines printed.
 KEPT_BYTES, SHOWN_LINES = 2**21, 15
 
 
@@ -81,9 +82,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)} (default: all).")
     parser.add_argument("--output_dir", required=True, type=Path, help="Folder of the logs and report.json.")
     parser.add_argument("--device", choices=SIZES, default="cuda", help="cuda (default) or cpu.")
-    parser.add_argument("--wheels", type=Path, help="Folder of wheels that the parts need beside torch.")
+    parser.add_argument("--wheels", type=Path, help="Folder of wheels to install besides torch.")
     parser.add_argument("--multi30k", type=Path, help="Folder with train, val and test_2016_flickr, .en and .de.")
-    parser.add_argument("--max_steps", type=int, help="Training steps of multi30k (default: by the time left).")
+    parser.add_argument("--max_steps", type=int, help="Training steps of multi30k (default: from the time left).")
     parser.add_argument("--seconds", type=float, default=600, help="Time for all parts (default: 600).")
     args = parser.parse_args(argv)
     if unknown := set(args.parts) - set(PARTS):
@@ -91,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     end, report = time.monotonic() + args.seconds, {}
     args.output_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        environment = surroundings(args, Path(folder))
+        environment = prepare_environment(args, Path(folder))
         for part in args.parts or [part for part in PARTS if args.multi30k or part != "multi30k"]:
             start, log, results = time.monotonic(), args.output_dir / f"{part}.log", Path(folder, part)
             limit = min(SECONDS[part] * SLACK[args.device], end - start - GRACE)
@@ -105,9 +106,9 @@ def main(argv: list[str] | None = None) -> int:
     return int(any(each["status"] != "ok" for each in report.values()))
 
 
-def surroundings(args: argparse.Namespace, folder: Path) -> dict[str, str]:
-    """Return the environment of the parts, with the wheels installed in a folder of its own."""
-    # By this name dill tells installed packages from a user's code.
+def prepare_environment(args: argparse.Namespace, folder: Path) -> dict[str, str]:
+    """Install the wheels under `folder`, and return the environment variables of the parts."""
+    # dill recognizes installed packages by this folder name.
     site = folder / "site-packages"
     if wheels := sorted(args.wheels.glob("*.whl")) if args.wheels else []:
         options = "-m pip install -q --no-index --no-deps --no-compile --disable-pip-version-check --target"
@@ -119,7 +120,7 @@ def surroundings(args: argparse.Namespace, folder: Path) -> dict[str, str]:
 
 
 def command_of(part: str, args: argparse.Namespace, results: Path, seconds: float) -> list[str]:
-    """Return the command of a part, which writes to the folder `results` within so many seconds."""
+    """Return the command of a part that writes to the folder `results` and takes at most `seconds`."""
     command = [sys.executable, *shlex.split(PARTS[part]), *shlex.split(SIZES[args.device][part])]
     command += [] if part == "check" else ["--output_dir", str(results)]
     for split in SPLITS.get(part, ()) if args.multi30k else ():
@@ -133,7 +134,7 @@ def command_of(part: str, args: argparse.Namespace, results: Path, seconds: floa
 
 
 def run(command: list[str], environment: dict[str, str], log: Path, seconds: float) -> str:
-    """Run a command, its output in a log, for so many seconds and a grace period; return how it ended."""
+    """Run a command with its output in a log, for `seconds` plus a grace period; return how it ended."""
     if seconds <= 0:
         return "not started: no time left"
     with log.open("wb") as file:
@@ -143,27 +144,27 @@ def run(command: list[str], environment: dict[str, str], log: Path, seconds: flo
         status = process.wait(seconds)
         return f"failed with status {status}" if status else "ok"
     except subprocess.TimeoutExpired:
-        # As Ctrl-C does: tests sum up, and benchmarks keep what they measured.
+        # Like Ctrl-C: pytest prints its summary, and benchmarks keep their results.
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
         return f"interrupted after {seconds:.0f} s"
     finally:
-        # What it has started too.
+        # Includes its child processes.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def last_lines(log: Path) -> list[str]:
-    """Cut a log that is too long, from the start; return its last lines."""
+    """Drop the start of a long log; return its last lines."""
     text = log.read_bytes()[-KEPT_BYTES:] if log.exists() else b""
     log.write_bytes(text)
     return text.decode(errors="replace").splitlines()[-SHOWN_LINES:]
 
 
 if __name__ == "__main__":
-    # Both end the part that runs. A shell's background job would ignore Ctrl-C, and so would its parts.
+    # Both interrupt the running part. As a shell's background job, this process and its children would ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     sys.exit(main())

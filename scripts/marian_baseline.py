@@ -1,14 +1,14 @@
-"""Train `MarianMTModel` with `Seq2SeqTrainer` on the text of a recipe, for a given time, and score it.
+"""Train `MarianMTModel` with `Seq2SeqTrainer` on the text of a recipe for a given time, and score it.
 
     python scripts/marian_baseline.py scripts/recipes/multi30k_narrow.yaml --minutes 60 --output_dir runs/marian -- \
         --train_source_file train.en --train_target_file train.de --test_source_file test.en --test_target_file test.de
 
-Text, vocabulary, shape and dropout are those of the recipe; options after -- are those of `train`. Everything else is
-the default of `Seq2SeqTrainingArguments` or, with --settings best, what its options allow: batches of sentences of
-similar length, label smoothing, and warm-up to a higher rate that ends at zero. A few steps are timed first, since the
-schedule needs their number.
+Text, vocabulary, shape and dropout come from the recipe; options after -- are those of `train`. Everything else is the
+default of `Seq2SeqTrainingArguments` or, with --settings best, the best that its options allow: batches grouped by
+length, label smoothing, and warm-up to a higher learning rate with cosine decay to zero. A few steps are timed first,
+since the schedule needs the total number of steps.
 
-The output folder holds the trained model and results.json.
+The output folder gets the trained model and results.json.
 """
 
 import json
@@ -59,21 +59,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Steps that are timed, and steps before them, which are slower.
+# Timed steps, and the slower steps before them.
 TIMED_STEPS, FIRST_STEPS = 20, 5
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train and score; a mistake in the input ends with one line on standard error and status 2."""
+    """Train and score; invalid input exits with status 2 and one line on standard error."""
     parser = OneLineParser(description=__doc__)
     parser.usage = "%(prog)s RECIPE --minutes N --output_dir FOLDER [options] [-- options of train]"
     parser.add_argument("recipe", help="Argument file of `train`.")
-    parser.add_argument("--minutes", type=Number(float), required=True, help="Time to train.")
-    parser.add_argument("--settings", choices=SETTINGS, default="defaults", help="Of the trainer (default: defaults).")
-    parser.add_argument("--batch_size", type=Number(int), help="Sentences in a batch (default: that of the settings).")
+    parser.add_argument("--minutes", type=Number(float), required=True, help="Training time.")
+    parser.add_argument(
+        "--settings", choices=SETTINGS, default="defaults", help="Trainer settings (default: defaults)."
+    )
+    parser.add_argument("--batch_size", type=Number(int), help="Sentences per batch (default: from --settings).")
     parser.add_argument("--output_dir", required=True, help="Folder of the model and the results.")
     parser.add_help_options()
-    with one_line_errors(parser, advice="the same command starts again"):
+    with one_line_errors(parser, advice="repeat the command to start over"):
         words = sys.argv[1:] if argv is None else argv
         end = words.index("--") if "--" in words else len(words)
         arguments = parser.parse_args(words[:end])
@@ -95,7 +97,7 @@ def train_marian(
 ) -> dict[str, float]:
     """Train, save the model, and return steps, minutes and scores.
 
-    Of the training of the recipe, only folder, seed, bfloat16 and decoding are used.
+    Of the recipe's training arguments, only output folder, seed, bfloat16 and decoding are used.
     """
     text = load_text(data_args)
     model_args, _ = use_auto_preset(model_args, data_args, args, text.train)
@@ -138,7 +140,7 @@ def train_marian(
 
 
 def scores(model: Any, tokenizer: Any, text: TextSplits, tokenize: str | None) -> dict[str, float]:
-    """Return the scores of the translations of the validation and the test pairs, as far as there are any."""
+    """Translate and score the validation and test pairs, where present."""
     found: dict[str, float] = {}
     for split in ("validation", "test"):
         if (pairs := getattr(text, split)) is not None:

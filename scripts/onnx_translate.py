@@ -1,10 +1,10 @@
-"""Translate lines of text with ONNX graphs, where there are neither PyTorch nor transformers.
+"""Translate lines of text with exported ONNX graphs, without PyTorch or transformers.
 
     python scripts/export_model.py --model my-model --to onnx --output_dir my-model-onnx
     pip install onnxruntime tokenizers numpy
     python onnx_translate.py --model my-model-onnx --input test.en --output test.de
 
-Greedy search or beam search, as `generate()` has them. This file needs nothing else of the package: copy it.
+Greedy search and beam search work as in `generate()`. The file is self-contained: copy it anywhere.
 
 Shapes: B sentences, k beams, N = B * k rows, T target length, V target vocabulary.
 """
@@ -24,13 +24,13 @@ try:
     import onnxruntime
     from tokenizers import Tokenizer
 except ModuleNotFoundError as error:
-    remedy = f"activate the environment that has it, or install it: pip install {error.name}"
+    remedy = f"activate the environment that has it, or run: pip install {error.name}"
     print(f"onnx_translate.py: error: {sys.executable} has no package {error.name}; {remedy}", file=sys.stderr)
     raise SystemExit(2) from None
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
-# Section 6.1 of the paper: an output may have so many more tokens than its source.
+# Section 6.1 of the paper: by how many tokens an output may exceed its source.
 EXTRA_OUTPUT_TOKENS = 50
 
 # Score of a masked beam; finite, so sums never become NaN.
@@ -50,7 +50,7 @@ class Translator:
         length_penalty: float | None = None,
         target_lang: str | None = None,
     ):
-        """Load both from the folder that `export_model.py --to onnx` wrote; None: the setting of the model."""
+        """Load both from a folder written by `export_model.py --to onnx`; None keeps the model's setting."""
         config, generation, tokenizer = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("config", "generation_config", "tokenizer_config")
@@ -62,32 +62,32 @@ class Translator:
         ends = generation.get("eos_token_id")
         self.ends = np.atleast_1d(np.array([] if ends is None else ends, int))
         new_tokens = generation.get("max_new_tokens")
-        # The start token counts, as it does for `max_length`; None: by the source.
-        self.bound = generation.get("max_length") if new_tokens is None else 1 + new_tokens
-        self.shortest = generation.get("min_new_tokens") or 0
-        # `generate()` never bars the end.
-        self.barred = [word[0] for word in generation.get("bad_words_ids") or [] if word[0] not in self.ends]
-        self.last = generation.get("forced_eos_token_id")
+        # Counts the start token, as `max_length` does; None: depends on the source length.
+        self.max_length = generation.get("max_length") if new_tokens is None else 1 + new_tokens
+        self.min_new_tokens = generation.get("min_new_tokens") or 0
+        # `generate()` never bans the end token.
+        self.banned = [word[0] for word in generation.get("bad_words_ids") or [] if word[0] not in self.ends]
+        self.forced_end = generation.get("forced_eos_token_id")
         self.num_beams = num_beams or generation.get("num_beams") or 1
         penalties = (length_penalty, generation.get("length_penalty"), 1.0)
         self.length_penalty = next(value for value in penalties if value is not None)
         self.early_stopping = generation.get("early_stopping") or False
-        # Two vocabularies, or one for both.
+        # Separate vocabularies, or a shared one.
         sides = [folder / f"{side}_tokenizer.json" for side in ("source", "target")]
         files = [file if file.is_file() else folder / "tokenizer.json" for file in sides]
         if not files[0].is_file():
-            raise ValueError(f"{folder} holds no tokenizer.json: tokenizers of this kind need transformers")
+            raise ValueError(f"{folder} has no tokenizer.json: this kind of tokenizer needs transformers")
         self.source_tokenizer, self.target_tokenizer = (Tokenizer.from_file(str(file)) for file in files)
-        # Tokens that were added, which the tokenizer itself finds in texts, but does not leave out of the output.
+        # Added tokens, which the tokenizer recognizes in texts but does not skip in decoding.
         added = [self.target_tokenizer.token_to_id(token) for token in tokenizer.get("extra_special_tokens") or []]
-        self.left_out = {index for index in added if index is not None}
+        self.skipped = {index for index in added if index is not None}
         self.source_tokenizer.no_padding()
         self.source_tokenizer.no_truncation()
-        # A text that spells a special token is cut like any other.
+        # If set, text that spells a special token is split like any other.
         self.source_tokenizer.encode_special_tokens = tokenizer.get("split_special_tokens", False)
         self.language = None
         if target_lang is not None:
-            # The token that a source begins with, in models of several languages.
+            # Multilingual models: the first source token names the target language.
             self.language = self.source_tokenizer.token_to_id(f"__{target_lang}__")
             known = dict.fromkeys(target for _, target in tokenizer.get("directions") or [])
             if target_lang not in known or self.language is None:
@@ -100,14 +100,14 @@ class Translator:
         )
 
     def translate(self, sentences: list[str]) -> list[str]:
-        """Return the translations of a batch of sentences; a blank one has a blank translation."""
+        """Translate a batch of sentences; a blank one gives an empty translation."""
         rows = [i for i, sentence in enumerate(sentences) if sentence.strip()]
         texts = [""] * len(sentences)
         if rows:
             ids = [encoding.ids for encoding in self.source_tokenizer.encode_batch([sentences[i] for i in rows])]
             if self.language is not None:
                 ids = [[self.language, *row[1:]] for row in ids]
-            found = [[index for index in row if index not in self.left_out] for row in self.generate(ids)]
+            found = [[index for index in row if index not in self.skipped] for row in self.generate(ids)]
             outputs = self.target_tokenizer.decode_batch(found, skip_special_tokens=True)
             for i, text in zip(rows, outputs, strict=True):
                 texts[i] = text
@@ -119,29 +119,29 @@ class Translator:
         if longest > self.max_positions:
             raise ValueError(
                 f"a source has {longest} tokens, but the graphs hold {self.max_positions} positions; shorten it, or "
-                "export with more --max_positions"
+                "export with larger --max_positions"
             )
-        # Of each source, so that its neighbours do not change its translation.
-        bounds = [min(self.bound or len(ids) + EXTRA_OUTPUT_TOKENS, self.max_positions) for ids in sources]
+        # Per source, so that a translation does not depend on the rest of its batch.
+        bounds = [min(self.max_length or len(ids) + EXTRA_OUTPUT_TOKENS, self.max_positions) for ids in sources]
         search = self._greedy_search if self.num_beams == 1 else self._beam_search
         return search(Hypotheses(self, sources), np.array(bounds))
 
     def log_probs(self, logits: Any, length: int, bounds: Any) -> Any:
-        """Return the log-probabilities (N, V) of the tokens after `length` others, -inf where one is not allowed.
+        """Return the log-probabilities (N, V) of the token after `length` others, -inf where disallowed.
 
-        The outputs of rows may have `bounds` (N) tokens.
+        `bounds` (N) are the maximum output lengths.
         """
         if np.isnan(logits).any():
-            raise ValueError("the graphs compute NaN; export another checkpoint")
+            raise ValueError("the graphs return NaN; export another checkpoint")
         scores = logits - logits.max(-1, keepdims=True)
         scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
-        scores[:, self.barred] = -np.inf
-        if length <= self.shortest:
+        scores[:, self.banned] = -np.inf
+        if length <= self.min_new_tokens:
             scores[:, self.ends] = -np.inf
-        if self.last is not None:
+        if self.forced_end is not None:
             is_last = length == bounds - 1
             scores[is_last] = -np.inf
-            scores[np.ix_(is_last, np.atleast_1d(self.last))] = 0
+            scores[np.ix_(is_last, np.atleast_1d(self.forced_end))] = 0
         return scores
 
     def _greedy_search(self, hypotheses: "Hypotheses", bounds: Any) -> list[list[int]]:
@@ -155,14 +155,14 @@ class Translator:
         return [row[:bound] for row, bound in zip(tokens.tolist(), bounds, strict=True)]
 
     def _beam_search(self, hypotheses: "Hypotheses", bounds: Any) -> list[list[int]]:
-        """Continue, finish and stop as transformers does, so that its settings mean the same."""
+        """Follow transformers' beam search, so that its settings mean the same here."""
         beams, sentences = self.num_beams, hypotheses.rows // self.num_beams
         tokens = np.full((sentences, beams, 1), self.start)
-        # Equal beams count once.
+        # All beams start out equal, so only the first counts.
         scores = np.where(np.arange(beams) == 0, np.float32(0), MASKED_SCORE)[None].repeat(sentences, 0)
         finished: list[list[tuple[float, list[int]]]] = [[] for _ in range(sentences)]
         is_open = bounds > 1
-        # Even if the best continuations of each beam end it, k others remain.
+        # So many candidates leave k unfinished ones even if all end tokens of all beams are among them.
         count = (1 + max(1, len(self.ends))) * beams
         while is_open.any():
             length = tokens.shape[-1]
@@ -178,13 +178,13 @@ class Translator:
             for i in np.flatnonzero(is_open):
                 new = [(totals[i, j] * weight, tokens[i, j].tolist()) for j in np.flatnonzero(ends[i, :beams])]
                 finished[i] = sorted(finished[i] + new, key=lambda pair: -pair[0])[:beams]
-            # The first ones that go on.
+            # The best unfinished ones.
             order = ends.argsort(1, kind="stable")[:, :beams]
             scores = np.take_along_axis(totals + ends * MASKED_SCORE, order, 1)
             tokens = np.take_along_axis(tokens, order[..., None], 1)
             rows = np.take_along_axis(origins, order, 1) + np.arange(0, hypotheses.rows, beams)[:, None]
             hypotheses.select(rows.ravel())
-            # What the best running hypothesis can still score; "never" counts on the longest.
+            # The best score that running hypotheses can still reach; "never" assumes the maximum length.
             final = bounds - 1.0 if self.early_stopping == "never" and self.length_penalty > 0 else float(length)
             possible = scores[:, 0] * final**-self.length_penalty
             is_open &= length + 1 < bounds
@@ -195,7 +195,7 @@ class Translator:
 
 
 class Hypotheses:
-    """The running hypotheses of a batch of sources, and what the decoder keeps of them."""
+    """The running hypotheses of a batch of sources, with the decoder's caches."""
 
     def __init__(self, translator: Translator, sources: list[list[int]]):
         longest, beams = max(map(len, sources)), translator.num_beams
@@ -211,13 +211,13 @@ class Hypotheses:
             self.past[name] = np.zeros((layers, self.rows, heads, 0, width), np.float32)
 
     def logits(self, tokens: Any) -> Any:
-        """Return the logits (N, V) of the tokens that follow `tokens` (N, T), whose last one is new."""
+        """Return the logits (N, V) after `tokens` (N, T), of which only the last is new."""
         logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **self.source, **self.past})
         self.past = dict(zip(self.past, past, strict=True))
         return logits[:, -1]
 
     def select(self, rows: Any) -> None:
-        """Continue the hypotheses of these rows, each of the same source as the one in its place."""
+        """Continue with the hypotheses of these rows; each belongs to the same source as the one it replaces."""
         self.past = {name: each[:, rows] for name, each in self.past.items()}
 
 
@@ -227,23 +227,23 @@ def largest(x: Any, count: int) -> Any:
     return np.take_along_axis(found, np.take_along_axis(-x, found, 1).argsort(1, kind="stable"), 1)
 
 
-def loaded(folder: Path, **options: Any) -> Translator:
-    """Return the translator of a folder; every failure is an OSError or ValueError."""
+def load(folder: Path, **options: Any) -> Translator:
+    """Load a translator; every failure is an OSError or ValueError."""
     try:
         return Translator(folder, **options)
     except (OSError, ValueError):
         raise
-    # Each library has errors of its own for a damaged file.
+    # Each library raises its own errors for damaged files.
     except Exception as error:
         text = f"{type(error).__name__}: {error}"[:500]
-        raise ValueError(f"{folder} is no whole export ({text}); export the model again") from error
+        raise ValueError(f"{folder} is not a complete export ({text}); export the model again") from error
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports a mistake in one line, and names the option that is nearest to an unknown one."""
+    """Reports errors in one line, and suggests the closest option for an unknown one."""
 
     def error(self, message: str) -> NoReturn:
-        """End the program with one line, where argparse shows the usage of all options first."""
+        """Exit with one line, without the usage that argparse prints first."""
         known = self._option_string_actions
         for name in (word.partition("=")[0] for word in sys.argv[1:]):
             if name.startswith("--") and not any(option.startswith(name) for option in known):
@@ -253,18 +253,18 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def batches(lines: Iterator[str], size: int) -> Iterator[list[str]]:
-    """Yield lines in batches, without their ends."""
+    """Yield batches of lines, without their line ends."""
     while batch := [line.rstrip("\r\n") for line in islice(lines, size)]:
         yield batch
 
 
 def opened(name: str) -> Any:
-    """Return a file of text to read, or standard input, which stays open."""
+    """Open a text file to read; "-" is standard input, which stays open."""
     return nullcontext(sys.stdin) if name == "-" else open(name, encoding="utf-8", newline="\n")
 
 
 def check_output(name: str, source: str, model: Path) -> None:
-    """Raise a ValueError if the output is the input or a file of the model, or there is no folder for it."""
+    """Raise a ValueError if the output would replace the input or a model file, or its folder does not exist."""
     target = Path("/dev/stdout" if name in STANDARD_OUTPUT else name)
     if name not in STANDARD_OUTPUT and not target.resolve().parent.is_dir():
         raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; make it first")
@@ -275,7 +275,7 @@ def check_output(name: str, source: str, model: Path) -> None:
 
 @contextmanager
 def written(name: str) -> Iterator[Any]:
-    """Open a file to write, which takes its name when all of it is written, or standard output."""
+    """Open standard output, or a file to write, which is renamed into place once complete."""
     if name in STANDARD_OUTPUT:
         yield sys.stdout
         return
@@ -295,18 +295,18 @@ def written(name: str) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Translate a file or standard input, a line for each line."""
+    """Translate a file or standard input line by line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="folder that export_model.py --to onnx wrote")
+    parser.add_argument("--model", type=Path, required=True, help="folder written by export_model.py --to onnx")
     parser.add_argument("--input", default="-", help="file to translate; - (default): stdin")
     parser.add_argument("--output", default="-", help="file to write; - (default): stdout")
-    parser.add_argument("--batch_size", type=int, default=32, help="lines to translate at a time (default 32)")
-    parser.add_argument("--threads", type=int, default=0, help="threads (default: one for each core)")
+    parser.add_argument("--batch_size", type=int, default=32, help="lines per batch (default: 32)")
+    parser.add_argument("--threads", type=int, default=0, help="threads (default: one per core)")
     parser.add_argument("--num_beams", type=int, help="number of beams; 1: greedy (default: the model's setting)")
     parser.add_argument(
         "--length_penalty", type=float, help="above 0 favours long translations (default: the model's setting)"
     )
-    parser.add_argument("--target_lang", help="language to translate to, of a model of several")
+    parser.add_argument("--target_lang", help="target language of a multilingual model")
     arguments = parser.parse_args()
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]  # a stream of text here
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]  # likewise
@@ -319,7 +319,7 @@ def main() -> None:
         options = {
             name: getattr(arguments, name) for name in ("threads", "num_beams", "length_penalty", "target_lang")
         }
-        translator = loaded(arguments.model, **options)
+        translator = load(arguments.model, **options)
         with opened(arguments.input) as lines, written(arguments.output) as output:
             for batch in batches(iter(lines), max(1, arguments.batch_size)):
                 for text in translator.translate(batch):

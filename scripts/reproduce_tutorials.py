@@ -1,12 +1,12 @@
-"""Reproduce the tutorials that this model grew from, and print what each gives here as a row of a table.
+"""Reproduce the tutorials that this model grew from, and print each result as a table row.
 
     python scripts/reproduce_tutorials.py phrases
     python scripts/reproduce_tutorials.py copy --light
     python scripts/reproduce_tutorials.py opus_books --preset small --train_file spa.tsv
     python scripts/reproduce_tutorials.py all
 
-opus_books takes Helsinki-NLP/opus_books of the Hub unless other pairs are named, as for train_translation.py; `base`,
-its default shape, wants a GPU. A run that was interrupted goes on where it was when it is started again.
+opus_books reads Helsinki-NLP/opus_books from the Hub unless the options name other pairs, as for train_translation.py;
+its default shape, `base`, needs a GPU. Repeating the command resumes an interrupted run.
 """
 
 import sys
@@ -28,14 +28,14 @@ with importing():
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Reproduce; a mistake in the input ends with one line on standard error and status 2."""
+    """Reproduce tutorials; invalid input exits with status 2 and one line on standard error."""
     kinds: Any = (TutorialArguments, DataArguments)
     parser = dataclass_parser(kinds, __doc__)
     parser.add_argument("name", choices=[*TUTORIALS, "all"], help="The tutorial, or all of them.")
     transformers.logging.disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    with one_line_errors(parser, advice="the same command goes on"):
+    with one_line_errors(parser, advice="repeat the command to resume"):
         chosen = parser.parse_args(argv)
         args, data_args = parse_dataclasses(kinds, chosen)
         reproduce(TUTORIALS if chosen.name == "all" else {chosen.name: TUTORIALS[chosen.name]}, args, data_args)

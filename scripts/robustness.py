@@ -4,16 +4,16 @@
     python scripts/robustness.py --models seed-1 seed-2 seed-3 --source test.en --reference test.de --output rows.json
     python scripts/robustness.py --model my-model --source test.en --reference test.de --card my-model/README.md
 
-Each row of the table is a change of the source sentences. Several models, such as seeds of one recipe, give means with
-the lowest and the highest value.
+Each table row applies one kind of change to the source sentences. For several models, such as seeds of one recipe, a
+row gives means and ranges.
 
-- BLEU, also lower-cased: references of upper and title case have that case. Items, such as links, are removed before
-  scoring, and final punctuation becomes that of the reference: what counts is the rest of the sentence.
-- difference: in lower-cased BLEU, from the unchanged sentences; of three on a line, from the three translated alone.
-- items kept: translations with the item exactly once, to the letter.
-- suspicious: translations shorter than a third of their source, in characters, or with five repetitions in a row.
+- BLEU, also lower-cased: for upper and title case, the references change too. Items, such as links, are removed before
+  scoring, and final punctuation is replaced by the reference's, so that only the rest of the sentence counts.
+- difference: of lower-cased BLEU from the unchanged sentences; for three on a line, from the three translated alone.
+- items kept: translations that contain the exact item exactly once.
+- suspicious: translations with less than a third of their source's characters, or with five repetitions in a row.
 
-The JSON file has all texts and translations too.
+The JSON file also holds all texts and translations.
 """
 
 import json
@@ -55,21 +55,21 @@ with importing():
 
 PUNCTUATION = ".!?…。！？"
 
-# Five times the same: one to twenty characters, no blank first.
+# One to twenty characters, the first not a space, five times in a row.
 LOOP = re.compile(r"(\S.{0,19}?)\1{4}")
 
-# The kind that others are compared with.
+# The kind that the others are compared with.
 PLAIN = "as_it_is"
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Translate, score and print; a mistake in the input ends with one line on standard error and status 2."""
+    """Translate, score and print; invalid input exits with status 2 and one line on standard error."""
     parser = OneLineParser(description=__doc__)
     add_arguments(parser)
     with one_line_errors(parser):
         arguments = parser.parse_args(argv)
         if len(set(arguments.models)) < len(arguments.models):
-            raise ValueError("`models` has the same model twice; name each once")
+            raise ValueError("`models` contains duplicates; name each model once")
         if arguments.output is not None:
             inputs = [*filter(None, (arguments.source, arguments.reference, arguments.card)), *arguments.models]
             check_output_file(arguments.output, inputs, "output")
@@ -90,29 +90,31 @@ def main(argv: list[str] | None = None) -> None:
 
 def add_arguments(parser: OneLineParser) -> None:
     model = parser.add_argument_group("model")
-    model.add_argument("--models", required=True, nargs="+", help="Folder or name on the Hub; of several, the mean.")
+    model.add_argument("--models", required=True, nargs="+", help="Folders or Hub names; several are averaged.")
     add_language_options(model)
     add_compute_options(parser, model)
     files = parser.add_argument_group("input and output")
-    files.add_argument("--source", metavar="FILE", help="Sentences, one a line; plain or .gz.")
-    files.add_argument("--reference", metavar="FILE", help="Their translations.")
-    files.add_argument("--toy_corpus", **SWITCH, help="Instead, the test pairs of the built-in corpus.")
+    files.add_argument("--source", metavar="FILE", help="Sentences, one per line; plain or .gz.")
+    files.add_argument("--reference", metavar="FILE", help="Their reference translations.")
+    files.add_argument("--toy_corpus", **SWITCH, help="Use the test pairs of the built-in corpus instead.")
     files.add_argument("--output", metavar="FILE", help="Write a JSON file of all values, texts and translations.")
-    files.add_argument("--card", metavar="FILE", help="Add the table to a model card that training wrote.")
+    files.add_argument("--card", metavar="FILE", help="Add the table to a model card written by training.")
     rows = parser.add_argument_group("rows")
-    kinds = f"Some of {', '.join(KINDS)} (default: all)."
+    kinds = f"Kinds of change: {', '.join(KINDS)} (default: all)."
     rows.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=kinds)
-    rows.add_argument("--max_sentences", type=Number(int), default=200, help="First ones to take (default: 200).")
-    rows.add_argument("--seed", type=int, default=0, help="Draws places, letters and items (default: 0).")
+    rows.add_argument(
+        "--max_sentences", type=Number(int), default=200, help="How many to use, from the start (default: 200)."
+    )
+    rows.add_argument("--seed", type=int, default=0, help="Seed of places, letters and items (default: 0).")
     search = parser.add_argument_group("search")
-    search.add_argument("--raw", **SWITCH, help="Translate lines as they are, without preparing them.")
+    search.add_argument("--raw", **SWITCH, help="Translate lines as they are, without preprocessing.")
     add_options(parser, search, SearchOptions, "num_beams", num_beams={"default": 1, "help": "Beams; 1: greedy."})
     add_options(parser, search, BatchOptions, "max_tokens")
     parser.add_help_options()
 
 
 def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
-    """Return the first sentences and their references, but for blank ones."""
+    """Return the first sentences and their references, skipping blank ones."""
     given = [name for name in ("source", "reference") if getattr(arguments, name) is not None]
     pairs: Iterable[tuple[str, str]]
     if arguments.toy_corpus:
@@ -121,7 +123,7 @@ def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
         test = load_toy_corpus()["test"]
         pairs = zip(test["source"], test["target"], strict=True)
     elif len(given) < 2:
-        raise ValueError("no text is named; give `source` and `reference`, or `toy_corpus`")
+        raise ValueError("no text is given; give `source` and `reference`, or `toy_corpus`")
     else:
         pairs = read_line_pairs(arguments.source, arguments.reference)
     stripped = ((one.strip(), other.strip()) for one, other in pairs)
@@ -134,7 +136,7 @@ def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
 
 def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> dict[str, Any]:
     """Return a model's translations of each kind and their scores."""
-    print(f"translating by {name}", file=sys.stderr)
+    print(f"translating with {name}", file=sys.stderr)
     model, tokenizer = load_by_name(name, arguments)
     languages = choose_languages(arguments, tokenizer)
     options = {"num_beams": arguments.num_beams, "max_tokens": arguments.max_tokens, **languages}
@@ -175,7 +177,7 @@ def append(text: str, item: str, random: Random) -> str:
 
 
 def insert(text: str, item: str, random: Random) -> str:
-    """Put the item between two words."""
+    """Insert the item between two words."""
     words = text.split()
     place = random.randint(1, max(1, len(words) - 1))
     return " ".join([*words[:place], item, *words[place:]])
@@ -186,23 +188,23 @@ def without_item(translation: str, item: str, reference: str) -> str:
 
 
 def with_final_punctuation(translation: str, item: str, reference: str) -> str:
-    """Give a translation that of its reference."""
+    """Replace final punctuation with the reference's."""
     return with_ending(translation, reference[len(reference.rstrip(PUNCTUATION)) :])
 
 
 class Kind(NamedTuple):
-    """A way in which text differs from that of corpora."""
+    """A way in which user text differs from corpus text."""
 
     title: str
-    # Changes a source, given its item and random numbers.
+    # Changes a source, given its item and a random generator.
     change: Callable[[str, str, Random], str] = lambda text, *_: text
     # Each source gets one of these.
     items: Sequence[str] = ()
-    # Returns what is scored of a translation, given its item and its reference.
+    # Returns the text to score, given a translation, its item and its reference.
     scored: Callable[[str, str, str], str] = lambda translation, *_: translation
-    # As sources do.
+    # Whether references are changed too.
     changes_references: bool = False
-    # Sentences on a line.
+    # Sentences per line.
     size: int = 1
 
 
@@ -233,7 +235,7 @@ KINDS = {
 
 
 class Text(NamedTuple):
-    """Sources of a kind, their references, and the item of each source, "" for none."""
+    """Sources of a kind, their references, and the item of each source ("" for none)."""
 
     sources: list[str]
     references: list[str]
@@ -241,11 +243,11 @@ class Text(NamedTuple):
 
 
 def changed(name: str, sources: Sequence[str], references: Sequence[str], seed: int) -> Text:
-    """Return sentences and their references as those of a kind; raises ValueError if there are too few."""
+    """Apply a kind of change to sentences and references; raises ValueError if there are too few."""
     kind, random = KINDS[name], Random(f"{seed} {name}")
     if len(sources) < kind.size:
         raise ValueError(f"`kinds` {name} needs {kind.size} sentences, but there are {len(sources)}; give more")
-    # Letters and emoji of the text itself are probably known to the model.
+    # The model has probably seen the letters and emoji of this text, so prefer items without them.
     known = set().union(*sources, *references)
     items = [item for item in kind.items if item.isascii() or not known & set(item)] or kind.items or [""]
     chosen = [random.choice(items) for _ in sources]
@@ -257,18 +259,18 @@ def changed(name: str, sources: Sequence[str], references: Sequence[str], seed: 
 
 
 def joined(lines: Sequence[str], size: int) -> list[str]:
-    """Join so many lines at a time; fewer at the end are left out."""
+    """Join `size` lines at a time; an incomplete last group is dropped."""
     return [" ".join(lines[i : i + size]) for i in range(0, len(lines) - size + 1, size)]
 
 
 def measure(texts: Mapping[str, Text], translations: Mapping[str, list[str]], tokenize: str) -> dict[str, Any]:
-    """Return the values of each row, from texts by their kind, `PLAIN` among them, and their translations."""
+    """Return the values of each row, from texts by kind (including `PLAIN`) and their translations."""
 
     def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
         return float(translation_scores(translations, references, tokenize=tokenize, metrics=("bleu",))["bleu"])
 
     def lowercase_bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-        # In capitals, ß is SS.
+        # Not `lower`: an upper-cased ß is SS, and both must become ss.
         return bleu([text.casefold() for text in translations], [text.casefold() for text in references])
 
     rows = {}
@@ -295,7 +297,7 @@ def is_suspicious(source: str, translation: str) -> bool:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return a row for each kind: the means of the models and, of several, the lowest and the highest values."""
+    """Return a table with a row for each kind: the mean over models and, for several models, the range."""
     lines = ["| text | BLEU | lower-cased | difference | items kept | suspicious |", "|---|---:|---:|---:|---:|---:|"]
     for name, kind in KINDS.items():
         if rows := [result[name] for result in results if name in result]:
@@ -307,7 +309,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def spread(rows: Sequence[Mapping[str, Any]], key: str, number: str = ".1f") -> str:
-    """Return the mean of a value and, of several rows, the lowest and the highest; "" where there is none."""
+    """Return the mean of a value and, for several rows, the range; "" if rows lack the value."""
     if key not in rows[0]:
         return ""
     values = [row[key] for row in rows]

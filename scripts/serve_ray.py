@@ -1,11 +1,12 @@
-"""Serve models from several processes or machines: the application of `vanilla-transformer serve` under Ray Serve.
+"""Serve models from several processes or machines: `vanilla-transformer serve` on Ray Serve.
 
     python scripts/serve_ray.py --model my-model --replicas 2
     python scripts/serve_ray.py --model my-model --replicas 8 --gpus_per_replica 1 --address auto --host 0.0.0.0
 
-Each replica is a process with all models. Requests come in at a light process, which asks another replica where one
-dies: no answer is lost, and Ray starts a new replica. --address auto joins the cluster that `ray start` began on this
-machine; without it, one begins here. SIGTERM or Ctrl-C ends the server once it has answered what it took.
+Each replica is a process with all models. A lightweight process receives the requests and sends them to another
+replica if one dies: no request is lost, and Ray starts a new replica. --address auto joins the cluster that `ray
+start` created on this machine; the default is a new cluster. On SIGTERM or Ctrl-C the server answers the requests it
+has accepted, then exits.
 """
 
 import os
@@ -25,15 +26,17 @@ def main(argv: list[str] | None = None) -> None:
     parser = options.OneLineParser(description=__doc__)
     add_arguments(parser)
     group = parser.add_argument_group("replicas")
-    group.add_argument("--replicas", type=int, default=2, help="Processes with all models (default: 2).")
-    group.add_argument("--cpus_per_replica", type=int, default=1, help="Threads of each (default: 1).")
-    group.add_argument("--gpus_per_replica", type=float, default=0, help="GPUs of each, such as 0.5 (default: 0).")
-    group.add_argument("--address", help="Of a Ray cluster; auto: the one of this machine. Default: a new one.")
+    group.add_argument("--replicas", type=int, default=2, help="Number of replicas (default: 2).")
+    group.add_argument("--cpus_per_replica", type=int, default=1, help="CPU threads of each replica (default: 1).")
+    group.add_argument(
+        "--gpus_per_replica", type=float, default=0, help="GPUs of each replica, such as 0.5 (default: 0)."
+    )
+    group.add_argument("--address", help="Address of a Ray cluster; auto: this machine's (default: a new one).")
     parser.add_help_options()
     with options.one_line_errors(parser):
         arguments = parser.parse_args(argv)
         if arguments.page:
-            raise ValueError("--page keeps the state of visitors in one process; leave it out")
+            raise ValueError("--page keeps visitor state in one process, which replicas cannot share; leave it out")
         arguments.api_key = arguments.api_key or os.environ.get(KEY_VARIABLE)
         load = partial(load_application, arguments)
         with options.importing("ray"):

@@ -42,8 +42,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "soak": soak_benchmark,
 }
 
-# Those that another device has no part in.
-ABOUT_THE_CPU = ("products",)
+CPU_ONLY = ("products",)
 
 
 def run_benchmarks(

@@ -62,7 +62,7 @@ def test_a_run_that_fails_is_named(recipe, tmp_path, refused):
 
 
 def test_a_seed_given_twice(recipe, tmp_path, refused):
-    assert "--seeds has the same seed twice" in refused(compare, recipe, tmp_path / "runs", "--seeds", "1", "1")
+    assert "--seeds contains duplicates" in refused(compare, recipe, tmp_path / "runs", "--seeds", "1", "1")
 
 
 def test_a_folder_with_runs_of_other_options(recipe, tmp_path, refused):
@@ -70,8 +70,8 @@ def test_a_folder_with_runs_of_other_options(recipe, tmp_path, refused):
     # A run that failed before it began may be repeated with other options.
     for variant in ("dropuot=0.1", "max_steps=1"):
         begun = compare_recipes.run_folder(folder, "", 0)
-        compare_recipes.check_and_note(begun, [recipe, variant], finished=False)
+        compare_recipes.check_and_record(begun, [recipe, variant], finished=False)
     (begun / "checkpoint-1").mkdir()
-    compare_recipes.check_and_note(begun, [recipe, "max_steps=1"], finished=False)
+    compare_recipes.check_and_record(begun, [recipe, "max_steps=1"], finished=False)
     message = refused(compare, recipe, folder, "--seeds", "0")
     assert f"{begun} holds a run of another recipe or other options; name another --output_dir" in message

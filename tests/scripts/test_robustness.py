@@ -172,7 +172,7 @@ def test_models_are_measured_and_printed(words, tmp_path, capsys):
     titles = [line.split(" | ")[0] for line in printed.out.splitlines()[2:]]
     assert titles == ["| as it is", "| link or address in the middle", "| three sentences on a line"]
     assert " to " in printed.out.splitlines()[2]
-    assert printed.err.endswith("translating by model\ntranslating by other\n")
+    assert printed.err.endswith("translating with model\ntranslating with other\n")
     content = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert content["texts"]["as_it_is"]["sources"] == ENGLISH[:4] and not content["raw"]
     for name in ("model", "other"):
@@ -241,7 +241,7 @@ def test_options_of_the_search(words, monkeypatch, capsys):
         (["--kinds", "shouting"], "invalid choice: 'shouting'"),
         (["--output", "reference"], "--output reference is the input reference and would replace it"),
         (["--output", "model/config.json"], "is the input model/config.json and would replace it"),
-        (["--models", "model", "model"], "--models has the same model twice; name each once"),
+        (["--models", "model", "model"], "--models contains duplicates; name each model once"),
         (["--card", "reference"], "reference: no section `## Training`; use a card that training wrote"),
         (["--card", "none.md"], "none.md: not a readable model card"),
         (["--card", "card.md", "--output", "card.md"], "--output card.md is the input card.md and would replace it"),

@@ -73,7 +73,7 @@ def test_interrupting_the_program_says_where_the_results_are(program, tmp_path, 
     with pytest.raises(SystemExit) as ended:
         program.main(["train", *small_options(), "--output_dir", str(tmp_path)])
     assert ended.value.code == 130
-    assert capsys.readouterr().err == "interrupted; what was measured is in the output folder\n"
+    assert capsys.readouterr().err == "interrupted; the results so far are in the output folder\n"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_an_interrupted_run_goes_on_from_its_last_epoch(
     monkeypatch.setattr(Trainer, "evaluate", interrupted)
     with pytest.raises(SystemExit) as stop:
         run(tmp_path / "run", *arguments)
-    assert stop.value.code == 130 and "--resume goes on" in capsys.readouterr().err
+    assert stop.value.code == 130 and "--resume continues" in capsys.readouterr().err
     run(tmp_path / "run", *arguments, "--resume")
     # One epoch, the interrupted one, and the two that were left.
     assert calls == [1.0, 2.0, 2.0, 3.0]
