@@ -1,6 +1,6 @@
-"""The fast tests at the bounds of the supported versions, each in an environment of its own: `make test-matrix`.
+"""Run the fast tests at the bounds of the supported versions, in separate environments: `make test-matrix`.
 
-`make test-newest` runs them with the newest releases of everything, beyond the bounds.
+`make test-newest` runs them with the newest release of everything, beyond the bounds.
 """
 
 import json
@@ -21,7 +21,7 @@ PINS = Path("constraints.txt").read_text(encoding="utf-8")
 LOWEST, NEWEST = "5.17.0", "5.24.0"
 LOWEST_TORCH, NEWEST_TORCH = "2.11.0", "2.15.0"
 PINNED, PINNED_TORCH = (re.search(rf"^{name}==(\S+)", PINS, re.M).group(1) for name in ("transformers", "torch"))
-# PyPI has builds for CUDA only, of several GB each; they run without a driver.
+# PyPI's builds of torch, several GB each, are for CUDA; they also run without a driver.
 CELLS = [
     ("3.11", LOWEST, f"{PINNED_TORCH}+cpu"),
     ("3.11", PINNED, f"{PINNED_TORCH}+cpu"),
@@ -29,13 +29,13 @@ CELLS = [
     ("3.12", LOWEST, LOWEST_TORCH),
     ("3.13", NEWEST, NEWEST_TORCH),
 ]
-# Releases of these follow from those of transformers and torch.
+# Their releases follow from those of transformers and torch.
 UNPINNED = ("transformers", "huggingface_hub", "hf-xet", "setuptools", "torch")
 
 nox.options.envdir = "build/nox"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.error_on_missing_interpreters = False
-# pyenv starts only the versions chosen for a folder; those that it lacks do no harm.
+# pyenv runs only the versions selected for a folder; missing ones do no harm.
 os.environ.setdefault("PYENV_VERSION", ":".join(dict.fromkeys(python for python, *_ in CELLS)))
 
 
@@ -64,7 +64,7 @@ def tests(session: nox.Session, transformers: str, torch: str) -> None:
 
 
 def without_versions(requirements: list[str], extras: dict[str, list[str]]) -> Iterator[str]:
-    """Yield the names of requirements with their extras; those of this project's extras in their place."""
+    """Yield the names of requirements with their extras, expanding this project's own extras."""
     for requirement in requirements:
         found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement)
         if found.group(1) == "hf-vanilla-transformer":
@@ -76,7 +76,7 @@ def without_versions(requirements: list[str], extras: dict[str, list[str]]) -> I
 
 @nox.session(default=False)
 def newest(session: nox.Session) -> None:
-    """Run the fast tests, or those given, with the newest release of everything; list what is newer than the pins."""
+    """Run the fast tests, or those given, with the newest release of everything; list deviations from the pins."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     names = {*without_versions([*project["dependencies"], *extras["dev"]], extras)}
@@ -91,7 +91,7 @@ def newest(session: nox.Session) -> None:
         pins = dict(line.split("==") for line in PINS.splitlines() if "==" in line)
         for name, _, release in (line.partition("==") for line in installed.splitlines()):
             if release.partition("+")[0] != (pinned := pins.get(name, release)):
-                session.log(f"not as in constraints.txt: {name} {pinned} -> {release}")
+                session.log(f"differs from constraints.txt: {name} {pinned} -> {release}")
 
 
 @nox.session(venv_backend="none")

@@ -1,4 +1,4 @@
-"""Checks that implementations compute the same before they are timed."""
+"""Checks that implementations compute the same results before they are timed."""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from .measure import Disagreement
 
-# Largest difference of loss and gradients for equal weights, relative to the norm of the gradient. Implementations sum
-# in different orders, which a deep post-norm model magnifies at initialization: in float32, some gradients of the base
-# model, ours and Marian's alike, are 9e-4 away from float64 and 2e-3 from each other. bfloat16 keeps 8 bits.
+# Largest difference of loss and gradients for equal weights, relative to the gradient's norm. Implementations sum in
+# different orders, which a deep post-norm model magnifies at initialization: in float32, some gradients of the base
+# model, ours and Marian's alike, are 9e-4 off float64 and 2e-3 off each other. bfloat16 has 8 bits of precision.
 TOLERANCE = {"float32": 5e-3, "bfloat16": 1e-1}
-# Smallest fraction of equal tokens in float32, since another order of summation can break a tie.
+# Smallest fraction of equal tokens in float32; not 1, since summation order can break ties.
 MIN_TOKEN_AGREEMENT = 0.99
 
 
 def loss_and_gradients(model: nn.Module, batch: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
     """Compute the loss, as "loss", and the gradients by parameter name, tied ones under every name.
 
-    Dropout is off, and the model, whose output is the loss or has it, keeps no gradients.
+    The model returns the loss, or an output with it. Dropout is off, and no gradients stay in the model.
     """
     training = model.training
     model.eval()
@@ -46,7 +46,7 @@ def check_agreement(ours: Mapping[str, Tensor], baseline: Mapping[str, Tensor], 
     if missing:
         raise Disagreement(f"{name} has no gradient of {missing[0]}, so it is not the same model as ours")
     gradients = [gradient for parameter, gradient in ours.items() if parameter != "loss"]
-    # A gradient close to zero is only as precise as the rounding errors of the others.
+    # Rounding errors have the scale of typical gradients, also in a gradient close to zero.
     typical = float(torch.stack([gradient.float().norm() for gradient in gradients]).square().mean().sqrt())
     differences = {}
     for parameter, own in ours.items():
@@ -57,23 +57,23 @@ def check_agreement(ours: Mapping[str, Tensor], baseline: Mapping[str, Tensor], 
         what = "loss" if worst == "loss" else f"gradient of {worst}"
         raise Disagreement(
             f"{name} and ours do not agree in {dtype}: the {what} differs by {differences[worst]:.1e} (tolerance "
-            f"{TOLERANCE[dtype]:.0e}), so their times cannot be compared"
+            f"{TOLERANCE[dtype]:.0e}), so their timings are not comparable"
         )
 
 
 def token_agreement(ours: Tensor, baseline: Tensor) -> float:
-    """Fraction 0..1 of equal tokens of two tensors (B, T); positions that only one of them has differ."""
+    """Fraction 0..1 of equal tokens in two tensors (B, T); positions present in only one count as different."""
     width = max(ours.shape[1], baseline.shape[1])
     padded = (nn.functional.pad(each, (0, width - each.shape[1]), value=-1) for each in (ours, baseline))
     return float(torch.eq(*padded).float().mean())
 
 
 def check_tokens(ours: Tensor, baseline: Tensor, name: str, dtype: str) -> float:
-    """Return the fraction of equal tokens (B, T), in float32 at least `MIN_TOKEN_AGREEMENT`."""
+    """Return the fraction of equal tokens (B, T); below `MIN_TOKEN_AGREEMENT` in float32 raises `Disagreement`."""
     fraction = token_agreement(ours, baseline)
     if dtype == "float32" and fraction < MIN_TOKEN_AGREEMENT:
         raise Disagreement(
-            f"{name} and ours decode different tokens in float32: {fraction:.1%} are equal, at least "
-            f"{MIN_TOKEN_AGREEMENT:.0%} must be, so their times cannot be compared"
+            f"{name} and ours decode different tokens in float32: {fraction:.1%} are equal, less than "
+            f"{MIN_TOKEN_AGREEMENT:.0%}, so their timings are not comparable"
         )
     return fraction

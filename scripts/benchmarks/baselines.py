@@ -1,4 +1,4 @@
-"""Other implementations of the same model, of the same sizes and, where the shapes allow, with the same weights.
+"""Other implementations of the same model, at the same sizes and, where shapes allow, with the same weights.
 
 Legend: B batch, S source length, T target length, d width, V vocabulary.
 """
@@ -26,23 +26,23 @@ from .measure import OURS
 
 
 def our_model(preset: str, **fields: Any) -> Any:
-    """Build our model with Marian's layout of the sinusoids, so that it can share weights with Marian."""
+    """Build our model with Marian's sinusoid layout, so that it can share weights with Marian."""
     config = preset_config(preset, **{"sinusoidal_layout": "concatenated", **fields})
     return VanillaTransformerForConditionalGeneration(config)
 
 
 def baseline_fields(config: VanillaTransformerConfig) -> dict[str, Any]:
-    """Return the fields of the same sizes for Marian's and BART's configurations, if they can have this shape."""
+    """Return the configuration fields of Marian and BART for these sizes; raises ValueError for other shapes."""
     if config.norm_position != "post" or config.final_layer_norm or config.position_embedding_type != "sinusoidal":
-        raise ValueError("Marian has only post-norm layers and sinusoidal positions; choose a preset with both")
+        raise ValueError("Marian supports only post-norm layers and sinusoidal positions; choose a preset with both")
     heads = (config.encoder_attention_heads, config.decoder_attention_heads)
     if any(number * width != config.d_model for number in heads for width in config.attention_dims(number)):
-        raise ValueError("Marian's heads are d_model / heads wide; choose a preset without a head_dim")
+        raise ValueError("Marian's heads have width d_model / heads; choose a preset without a head_dim")
     return {**{name: getattr(config, name) for name in MARIAN_FIELDS}, "forced_eos_token_id": None}
 
 
 def marian_like(model: Any) -> Any:
-    """Build a `MarianMTModel` with our weights; the biases that only it has are zero."""
+    """Build a `MarianMTModel` with our weights, and zeros for biases that ours does not have."""
     marian = MarianMTModel(MarianConfig(**baseline_fields(model.config)))
     loaded = marian.load_state_dict(model.state_dict(), strict=False)
     if unexpected := [name for name in loaded.unexpected_keys if "embed_positions" not in name]:
@@ -54,12 +54,12 @@ def marian_like(model: Any) -> Any:
 
 
 def bart_like(model: Any) -> Any:
-    """Build a `BartForConditionalGeneration` of our sizes, with its own weights since it learns positions."""
+    """Build a `BartForConditionalGeneration` of our sizes, with its own weights since its positions are learned."""
     return BartForConditionalGeneration(BartConfig(**baseline_fields(model.config)))
 
 
 def training_options(name: str) -> dict[str, Any]:
-    """Return an implementation's forward options in training: ours stores no logits, as in our Trainer."""
+    """Return an implementation's forward options in training: ours skips logits, as in our Trainer."""
     return {"skip_logits": True} if name == OURS else {}
 
 
@@ -79,9 +79,9 @@ def random_batch(
 
 
 class TutorialTransformer(nn.Module):
-    """`torch.nn.Transformer` as tutorials use it: embeddings, sinusoids, an output layer, and stored logits.
+    """`torch.nn.Transformer` as tutorials use it: with embeddings, sinusoids, an output layer, and stored logits.
 
-    Embeddings and output layer are untied, and each stack ends with a normalization.
+    Embeddings and output layer are untied, and each stack ends with a layer norm.
     """
 
     def __init__(self, config: VanillaTransformerConfig, length: int):
@@ -108,7 +108,7 @@ class TutorialTransformer(nn.Module):
         self.register_buffer("causal", torch.ones(length, length, dtype=torch.bool).triu(1), persistent=False)
 
     def forward(self, input_ids: Tensor, decoder_input_ids: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss over the labels (B, T) without padding; all inputs are `length` long."""
+        """Return the mean loss over the labels (B, T) that are not padding; all inputs are `length` long."""
         pad = cast(int, self.config.pad_token_id)
         source_padding, target_padding = input_ids == pad, decoder_input_ids == pad
         scale = self.config.d_model**0.5
@@ -136,13 +136,13 @@ class TutorialTransformer(nn.Module):
         }
 
     def as_ours(self, tensors: Mapping[str, Tensor]) -> Conversion:
-        """Convert the parameters, or what has their names and shapes, such as their gradients."""
+        """Convert the parameters, or tensors of the same names and shapes, such as gradients."""
         known = (*HEAD_FIELDS, "dropout", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
         fields = {name: getattr(self.config, name) for name in known}
         return convert_checkpoint(tensors, None, dry_run=True, **fields)
 
     def loss_and_gradients(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the loss and the gradients by our parameter names; dropout is off."""
+        """Compute the loss, and the gradients under our parameter names; dropout is off."""
         found = loss_and_gradients(self, batch)
         return {"loss": found.pop("loss"), **self.as_ours(found).weights}
 
@@ -159,10 +159,10 @@ def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, T
 def ctranslate2_like(
     model: Any, folder: Path, device: str, quantization: str = "float32"
 ) -> Callable[[Tensor, int, int], Callable[[], Tensor]]:
-    """Export our model to CTranslate2, unless the folder has it already, to decode in the worker process.
+    """Export our model to CTranslate2, unless the folder already has it, for decoding in the worker process.
 
-    Returns a function of source ids (B, S), number of beams and number of new tokens; it returns a function that
-    decodes to ids (B, 1 + T) as `generate()` would.
+    Returns a function of source ids (B, S), number of beams and number of new tokens T. Its result is a function that
+    decodes to ids (B, 1 + T), as `generate()` does.
     """
     if not any(folder.iterdir()):
         write_ctranslate2(model, folder, quantization=quantization)

@@ -1,6 +1,6 @@
-"""Clients of a translation server, each of which asks, waits for the answer and asks again.
+"""Clients of a translation server; each sends one request at a time.
 
-They run in a process of their own and share the cores with the server, so this module imports nothing heavy.
+They run in a separate process and share the cores with the server, so this module imports nothing heavy.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-# Of an answer that never came: the connection was refused or broke.
+# Status if the connection was refused or broke.
 NO_ANSWER = 0
 
 JSON = {"Content-Type": "application/json"}
 
 
 class Answer(NamedTuple):
-    """What came back for a request, or what went wrong."""
+    """The response to a request, or the error."""
 
-    # Of HTTP, or `NO_ANSWER`.
+    # HTTP status, or `NO_ANSWER`.
     status: int
     body: str
-    # From the start of the load to the request, and from there to its answer.
+    # Seconds from the start of the load to the request, and from the request to its response.
     sent: float
     seconds: float
 
@@ -36,14 +36,14 @@ class Answer(NamedTuple):
 
 
 class Load(NamedTuple):
-    """The answers in the order of the requests, and the seconds from the first request to the last answer."""
+    """The responses in request order, and the seconds from the first request to the last response."""
 
     answers: list[Answer]
     seconds: float
 
 
 def run_load(url: str, bodies: Sequence[Any], num_clients: int, seconds: float | None = None) -> Load:
-    """Send requests from several clients at once, each once or, repeatedly, until so many seconds have passed."""
+    """Send each request once, from concurrent clients; with `seconds`, repeat the requests until they have passed."""
     return asyncio.run(_run_load(url, bodies, num_clients, seconds))
 
 

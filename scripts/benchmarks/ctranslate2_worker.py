@@ -1,7 +1,7 @@
 """CTranslate2 in a worker process.
 
-It is separate because on a small machine, once two libraries have run OpenMP threads in one process, PyTorch's threads
-sleep between operations, and short operations take three times as long. The worker imports only this module.
+On a small machine, once two libraries have run OpenMP threads in one process, PyTorch's threads sleep between ops, and
+short ops take three times as long. The worker imports only this module.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class ExportedModel(NamedTuple):
-    """How to load an exported model."""
+    """How to load an exported model; hashable, as a cache key."""
 
     folder: str
     device: str
@@ -32,7 +32,7 @@ def _worker() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, get_context("spawn"))
 
 
-# A case of the benchmark has two exported models.
+# One case has at most two exported models.
 @lru_cache(maxsize=2)
 def _load(model: ExportedModel) -> Any:
     import ctranslate2
@@ -41,7 +41,7 @@ def _load(model: ExportedModel) -> Any:
         model.folder,
         device=model.device,
         compute_type=model.compute_type,
-        # On a CPU, faster than threads that share a batch's products, whatever the size of the batch.
+        # On a CPU, faster than threads that share each matrix product, for every batch size.
         inter_threads=model.threads if model.device == "cpu" else 1,
         intra_threads=1,
     )

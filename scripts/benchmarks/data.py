@@ -1,4 +1,4 @@
-"""Data preparation: tokenizing, caching and batching, against the ways of the Hugging Face examples."""
+"""Data preparation: tokenizing, caching and batching, compared with the Hugging Face examples."""
 
 import tempfile
 import time
@@ -32,7 +32,7 @@ def data_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
 
 
 def tokenizing_case(text: TokenizedText, workers: int | None) -> Case:
-    """Compare tokenizing pairs in memory, which no cache holds."""
+    """Compare tokenizing pairs in memory, which are never cached."""
     pairs = datasets.Dataset.from_dict({side: text.pairs[side][:] for side in ("source", "target")})
     implementations = {
         OURS: lambda: tokenize_pairs(pairs, text.tokenizer, num_proc=workers, **NO_LIMITS)[0],
@@ -43,7 +43,7 @@ def tokenizing_case(text: TokenizedText, workers: int | None) -> Case:
     for name, rows in ids.items():
         for column in ("input_ids", "labels"):
             if rows[column][:] != ids[OURS][column][:]:
-                raise Disagreement(f"{name} and ours make different {column}, so their times cannot be compared")
+                raise Disagreement(f"{name} and ours make different {column}, so their timings are not comparable")
     processes = f"{workers} processes" if workers else "one process"
     notes = f"{text.description}, ours with {processes}"
     return Case("data", "tokenizing", implementations, len(pairs), "pairs", notes=notes)
@@ -61,7 +61,7 @@ def usual_map(pairs: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, batch
 
 
 def cached_case(text: TokenizedText, workers: int | None, folder: Path) -> Case:
-    """Compare tokenizing pairs on disk a second time, when the cache holds them."""
+    """Compare tokenizing pairs on disk again, from the cache."""
     path = str(folder / "pairs")
     text.pairs.save_to_disk(path)
 
@@ -83,7 +83,7 @@ def cached_case(text: TokenizedText, workers: int | None, folder: Path) -> Case:
 
 
 def choosing_case(text: TokenizedText, args: BenchmarkArguments) -> Case:
-    """Time choosing the pairs of each batch of an epoch; random batches need no choice."""
+    """Time planning our batches for an epoch; random batches serve only to compare padding."""
     size = matching_batch_size(text, args)
     batches: dict[str, Sequence[list[int]]] = {
         OURS: list(token_budget_batches(text, args)),
@@ -97,7 +97,7 @@ def choosing_case(text: TokenizedText, args: BenchmarkArguments) -> Case:
 
 
 def padding_fraction(text: TokenizedText, batches: Sequence[list[int]]) -> float:
-    """Fraction 0..1 of padding in batches of row indices, both sides together."""
+    """Fraction 0..1 of padding in batches of row indices, over both sides."""
     lengths = token_lengths(text.ids)
     real = sum(int(side.sum()) for side in lengths)
     padded = sum(int(side[batch].max()) * len(batch) for batch in batches for side in lengths)
@@ -105,7 +105,7 @@ def padding_fraction(text: TokenizedText, batches: Sequence[list[int]]) -> float
 
 
 def loading_case(text: TokenizedText, args: BenchmarkArguments) -> Case:
-    """Compare making the batches of an epoch: choosing, reading and padding pairs."""
+    """Compare making the batches of an epoch: planning, reading and padding."""
     rows: Any = text.ids
     collator = DataCollatorForSeq2Seq(text.tokenizer)
     size = matching_batch_size(text, args)

@@ -22,14 +22,14 @@ from .machine import DTYPES
 from .measure import OURS, Case
 from .roofline import decoding_flops_and_bytes
 
-# Data types of CTranslate2's weights by device; int8 decodes a few other tokens.
+# Data types of CTranslate2's weights by device; int8 decodes a few different tokens.
 CTRANSLATE2 = {"cpu": ("float32", "int8"), "cuda": ("float16",)}
-# What CTranslate2 loads on a GPU, and the same of a newer CUDA.
+# The library that CTranslate2 loads on a GPU, and its version of a newer CUDA.
 CUBLAS, NEWER_CUBLAS = "libcublas.so.12", "libcublas.so.13"
 
 
 def generate_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare decoding as many new tokens as the source has."""
+    """Compare decoding with as many new tokens as source tokens."""
     for dtype, preset in product(args.dtype, args.preset):
         with tempfile.TemporaryDirectory() as folder:
             for num_beams, rows in product(args.num_beams, args.batch_size):
@@ -39,9 +39,9 @@ def generate_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> It
 def decoding_case(
     preset: str, rows: int, num_beams: int, dtype: str, args: BenchmarkArguments, folder: Path, **fields: Any
 ) -> Case:
-    """Compare decoding one batch; ours and Marian's weights have the data type, CTranslate2's their own.
+    """Compare decoding one batch; `dtype` is that of our and Marian's weights, CTranslate2 has its own.
 
-    The folder is for exported models, or has those of the same preset and fields.
+    `folder` stores the exported models, and may already hold those of the same preset and fields.
     """
     torch.manual_seed(args.seed)
     ours = our_model(preset, **{"vocab_size": args.vocab_size[-1], **fields}).eval()
@@ -82,12 +82,12 @@ def decoding_case(
 
 
 def own_ways(args: BenchmarkArguments) -> dict[str, dict[str, Any]]:
-    """Return the options of `generate()` for each of our ways to decode; the first is the default."""
+    """Return our ways to decode, as options of `generate()`, the default first."""
     ways: dict[str, dict[str, Any]] = {OURS: {}}
     if args.device == "cuda":
         ways[f"{OURS}, without graphs"] = {"cache_implementation": "dynamic"}
     if args.torch_compile:
-        # transformers compiles only on a GPU, and there we only where it is told how.
+        # transformers compiles only on a GPU, and our model there only with a `compile_config`.
         how = {"compile_config": CompileConfig()} if args.device == "cuda" else {}
         ways[f"{OURS}, static cache"] = {"cache_implementation": "static", **how}
     return ways
@@ -96,7 +96,7 @@ def own_ways(args: BenchmarkArguments) -> dict[str, dict[str, Any]]:
 def _exported(
     model: Any, ids: Tensor, num_beams: int, args: BenchmarkArguments, folder: Path
 ) -> dict[str, Callable[[], Tensor]]:
-    """Export the model to CTranslate2 in each data type, if it is not yet; return functions that decode `ids`."""
+    """Export the model to CTranslate2 in each data type, unless already done; return functions that decode `ids`."""
     if "ctranslate2" not in args.baselines:
         return {}
     if reason := ctranslate2_missing() or (cublas_missing() if args.device == "cuda" else None):
@@ -111,10 +111,10 @@ def _exported(
 
 
 def cublas_missing() -> str | None:
-    """Return why CTranslate2 cannot multiply on a GPU, or None."""
+    """Return why CTranslate2 cannot run on a GPU, or None."""
     if _can_load(CUBLAS):
         return None
-    advice = f"; {NEWER_CUBLAS} is there: LD_LIBRARY_PATH may name a folder with a link to it of the missing name"
+    advice = f"; {NEWER_CUBLAS} exists: link to it under the missing name, in a folder of LD_LIBRARY_PATH"
     return f"{CUBLAS} is not found{advice if _can_load(NEWER_CUBLAS) else ''}"
 
 
@@ -127,10 +127,10 @@ def _can_load(library: str) -> bool:
 
 
 def generation(model: Any, ids: Tensor, num_beams: int, **options: Any) -> Callable[[], Tensor]:
-    """Return a function that decodes as many tokens as the sources (B, S) have."""
+    """Return a function that decodes S new tokens for the sources `ids` (B, S)."""
     options = {"max_new_tokens": ids.shape[1], "num_beams": num_beams, "do_sample": False, **options}
-    # Makes all outputs equally long; `min_new_tokens` would copy the scores of the whole vocabulary at every step.
+    # Makes all outputs equally long, without the copy of all scores that `min_new_tokens` costs at every step.
     model.generation_config.eos_token_id = None
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    # Ids on the CPU, as CTranslate2 returns them.
+    # Includes the copy of ids to the CPU, where CTranslate2 returns them.
     return lambda: model.generate(**inputs, **options).cpu()

@@ -1,4 +1,4 @@
-"""Time and memory of the loss and its gradients, from decoder states: ours beside the fused losses of other libraries.
+"""Time and memory of the loss and its gradients from decoder states, against the fused losses of other libraries.
 
 Legend: N labels, d model width, V vocabulary.
 """
@@ -28,7 +28,7 @@ SMOOTHING = 0.1
 
 
 def loss_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare loss and gradients for `args.tokens` labels: time, and peak memory in fresh processes."""
+    """Compare the loss and gradients of `args.tokens` labels: time, and peak memory in fresh processes."""
     for dtype, preset, vocab_size in product(args.dtype, args.preset, args.vocab_size):
         inputs = make_inputs(preset, vocab_size, args.tokens, dtype, args.device, args.seed)
         losses = available_losses(args.device)
@@ -48,7 +48,7 @@ def loss_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
 def peak_of_loss(
     loss: str, preset: str, vocab_size: int, labels: int, dtype: str, device: str, seed: int, threads: int
 ) -> int:
-    """Return the bytes that a loss and its gradients take; to be called in a fresh process."""
+    """Return the peak bytes of a loss and its gradients; call it in a fresh process."""
     torch.set_num_threads(threads)
     small, large = (make_inputs(preset, vocab_size, count, dtype, device, seed) for count in (2, labels))
     chosen = available_losses(device)[loss]
@@ -68,7 +68,7 @@ def make_inputs(
 
 
 def available_losses(device: str) -> dict[str, Loss]:
-    """Return the losses that this machine can compute: two libraries need a GPU."""
+    """Return the losses available on this machine; two libraries need a GPU."""
     losses: dict[str, Loss] = {OURS: chunked, "logits": with_logits}
     if hasattr(F, "linear_cross_entropy"):
         losses["torch linear_cross_entropy"] = by_torch
@@ -86,26 +86,26 @@ def chunked(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) ->
 
 
 def with_logits(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """From all logits at once."""
+    """The loss from all logits at once."""
     return summed_loss(F.linear(states, weight)[None], labels[None], smoothing)
 
 
 def by_torch(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """By the chunked loss of PyTorch 2.13, which has no label smoothing."""
+    """PyTorch's chunked loss (2.13), plus label smoothing, which it lacks."""
     options = torch.nn.LinearCrossEntropyOptions()
     loss = F.linear_cross_entropy(states, weight, labels, reduction="sum", options=options)
     return loss + _smoothing_term(states, weight, labels, smoothing)
 
 
 def by_liger(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """By Liger Kernel, in Triton."""
+    """Liger Kernel's loss, in Triton."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss  # optional, needs a GPU
 
     return LigerFusedLinearCrossEntropyLoss(reduction="sum", label_smoothing=smoothing)(weight, states, labels)
 
 
 def by_cut_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """By Apple's cut cross-entropy, in Triton, which has no label smoothing."""
+    """Apple's cut cross-entropy, in Triton, plus label smoothing, which it lacks."""
     from cut_cross_entropy import linear_cross_entropy  # optional, needs a GPU
 
     return linear_cross_entropy(states, weight, labels, reduction="sum") + _smoothing_term(
@@ -114,7 +114,7 @@ def by_cut_cross_entropy(states: Tensor, weight: Tensor, labels: Tensor, smoothi
 
 
 def _smoothing_term(states: Tensor, weight: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return what label smoothing adds to the cross-entropy: eps times the sum of h (w_label - mean w)."""
+    """Return the term that label smoothing adds to the cross-entropy: eps times the sum of h (w_label - mean w)."""
     return smoothing * (states * (weight[labels] - weight.mean(0))).sum(dtype=torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""The machine that measurements run on: its description, precision, memory and fresh Python processes."""
+"""The machine under measurement: description, precision, memory, and fresh Python processes."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ def synchronize(device: str) -> None:
 
 
 def timer(work: Callable[[], Any]) -> Timer:
-    """Return a timer of `work` that keeps the number of threads."""
+    """Return a timer of `work` that keeps the number of threads, which `Timer` would set to 1."""
     return Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
 
 
@@ -33,7 +33,7 @@ def autocast(device: str, dtype: str) -> AbstractContextManager:
 
 
 def gpu_peak(work: Callable[[], Any], device: str) -> tuple[Any, int]:
-    """Return the result of `work`, and the peak of a GPU's memory meanwhile above that before; 0 on a CPU."""
+    """Return the result of `work` and its peak bytes of GPU memory above those allocated before; 0 on a CPU."""
     if device != "cuda":
         return work(), 0
     torch.cuda.reset_peak_memory_stats()
@@ -42,7 +42,7 @@ def gpu_peak(work: Callable[[], Any], device: str) -> tuple[Any, int]:
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """Resident memory of a process, by default this one; 0 where the system does not report it."""
+    """Resident bytes of a process, by default this one; 0 where the system does not report them."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -50,17 +50,17 @@ def resident_bytes(process: int | str = "self") -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def surroundings(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program that can import this package and the scripts' packages."""
+def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with which a child process can import this package and the scripts' packages."""
     scripts = Path(__file__).resolve().parents[1]
     path = os.pathsep.join(filter(None, (str(scripts), str(scripts.parent), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path, **more}
+    return {**os.environ, "PYTHONPATH": path, **extra}
 
 
 def run_python(program: str, *arguments: str, **environment: str) -> str:
     """Run Python source in a fresh process that can import this package; return the last line of its output."""
     command = [sys.executable, "-c", program, *arguments]
-    done = subprocess.run(command, env=surroundings(environment), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=child_environment(environment), capture_output=True, text=True, check=False)
     printed = done.stdout.strip().splitlines()
     if done.returncode or not printed:
         errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode} and no output"]
@@ -69,7 +69,7 @@ def run_python(program: str, *arguments: str, **environment: str) -> str:
 
 
 def machine_info(device: str) -> dict[str, Any]:
-    """Describe the hardware and package versions that measurements belong to, for a JSON file."""
+    """Describe hardware and package versions, for a JSON file."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

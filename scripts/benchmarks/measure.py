@@ -1,7 +1,7 @@
 """Implementations of the same work, timed in alternating rounds.
 
-Whatever slows the machine for a while then slows all of them; what counts is the ratio of their costs within a round,
-and its median over the rounds.
+A temporary slowdown of the machine then affects all of them; the result is the median over the rounds of the ratio of
+their costs within a round.
 """
 
 import math
@@ -21,28 +21,28 @@ from .roofline import BANDWIDTH, Roofline
 OURS = "ours"
 # Idle OpenMP threads spin for up to 0.2 s by default.
 SETTLE_SECONDS = 0.3
-# Seconds to measure each peak again within a round.
+# Seconds to remeasure each peak in a round.
 PEAK_SECONDS = 0.1
-# Of latencies.
+# Percentiles of latencies.
 PERCENTILES = (50, 95, 99)
 
 
 class Disagreement(ValueError):
-    """Implementations give different results, so comparing their speed would mean nothing."""
+    """Implementations give different results, so comparing their speed would be meaningless."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measurement that an implementation takes of itself; it replaces the time of the call."""
+    """A measurement that an implementation takes itself, which replaces the duration of the call."""
 
     # Seconds or bytes.
     cost: float
-    # Of work done, and the minimum FLOPs of it; 0 if irrelevant.
+    # Units of work done, and its minimum FLOPs; 0 if irrelevant.
     units: float = 1.0
     flops: float = 0.0
-    # Seconds that each answer took, if there were several.
+    # Seconds of each response, if there were several.
     latencies: Sequence[float] = ()
-    # Peak bytes of a GPU above those before the call; 0 on a CPU.
+    # Peak bytes of GPU memory above those before the call; 0 on a CPU.
     memory: int = 0
 
 
@@ -54,39 +54,39 @@ class Case:
     name: str
     # Functions to time by name, "ours" first; each may return a `Sample`.
     implementations: Mapping[str, Callable[[], Any]]
-    # Of work per call.
+    # Units of work per call.
     units: float = 1.0
     unit: str = "calls"
-    # Of the roofline.
+    # Selects the roofline.
     dtype: str = "float32"
-    # Or "bytes".
+    # "seconds" or "bytes".
     quantity: str = "seconds"
-    # The least that a call computes and reads; 0 if irrelevant.
+    # Minimum FLOPs, and bytes read, of a call; 0 if irrelevant.
     flops: float = 0.0
     bytes: float = 0.0
-    # Name and value of the size, if the case is one of several sizes.
+    # Name and value of the size, if the case belongs to a series of sizes.
     axis: tuple[str, float] | None = None
     notes: str = ""
-    # If the case fixes it.
+    # Fixed number of rounds, if any.
     rounds: int | None = None
     # Whether an untimed round comes first.
     warm_up: bool = True
-    # Implementations that compute in another data type, so that this roofline does not apply.
+    # Implementations that compute in another data type, to which this roofline does not apply.
     other_dtype: frozenset[str] = frozenset()
-    # Wait before each call until the threads of the one before are idle; in vain if all share theirs.
+    # Wait before each call until the previous one's threads are idle; useless if all share the same threads.
     settle: bool = True
 
 
 @dataclass
 class Measurement:
-    """The result of a case, by implementation; the fields without description are the case's."""
+    """The result of a case, by implementation; fields without a comment are the case's."""
 
     benchmark: str
     name: str
     unit: str
     dtype: str
     quantity: str
-    # Of every round.
+    # One for each round.
     costs: dict[str, list[float]]
     # Median units per second (or byte).
     rates: dict[str, float]
@@ -97,16 +97,16 @@ class Measurement:
     utilization: dict[str, float]
     axis: tuple[str, float] | None = None
     notes: str = ""
-    # `PERCENTILES` of the seconds of the answers in all rounds, where there are any.
+    # `PERCENTILES` of the latencies in seconds of all rounds, if measured.
     latencies: dict[str, dict[int, float]] = field(default_factory=dict)
-    # Peak bytes of a GPU above those before a call.
+    # Peak bytes of GPU memory above those before a call.
     memory: dict[str, int] = field(default_factory=dict)
 
 
 def measure(case: Case, rounds: int, roofline: Roofline | None = None, show_progress: bool = False) -> Measurement:
-    """Time the implementations of a case in alternating rounds, an untimed one first.
+    """Time the implementations of a case in alternating rounds, after an untimed one.
 
-    The machine's peaks are measured again in every round if the case states its minimum work.
+    If the case states its minimum work, every round remeasures the machine's peaks.
     """
     device = roofline.device if roofline else "cpu"
     warm_up = int(case.warm_up)

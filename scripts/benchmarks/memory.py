@@ -1,4 +1,4 @@
-"""Peak memory of a training step, each measured in a fresh process."""
+"""Peak memory of training steps, each measured in a fresh process."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -41,7 +41,7 @@ def memory_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iter
 
 
 def check_step(preset: str, dtype: str, args: BenchmarkArguments) -> None:
-    """Check on a few pairs that the measured steps compute the same."""
+    """Check on a few pairs that the measured steps compute the same results."""
     if "marian" not in args.baselines:
         return
     torch.manual_seed(args.seed)
@@ -59,7 +59,7 @@ def build_step(
     model: Any = our_model(preset, vocab_size=vocab_size)
     batch = random_batch(model.config, rows, length, length, device)
     if name == CHECKPOINTED:
-        # Transformers before 5.23 know the other name only.
+        # Before transformers 5.23 only the second name exists.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable()
     elif name != OURS:
@@ -70,7 +70,7 @@ def build_step(
 def peak_of_step(
     name: str, preset: str, vocab_size: int, rows: int, length: int, device: str, dtype: str, threads: int
 ) -> int:
-    """Return the peak memory of a training step above the memory between steps; to be called in a fresh process."""
+    """Return the peak bytes of a training step above those between steps; call it in a fresh process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     model, batch, options = build_step(name, preset, vocab_size, rows, length, device)

@@ -1,4 +1,4 @@
-"""Peak memory of some work, measured in a fresh process."""
+"""Peak memory of a function, measured in a fresh process."""
 
 import gc
 import json
@@ -11,28 +11,28 @@ import torch
 from .machine import gpu_peak, resident_bytes, run_python, synchronize
 from .measure import Sample
 
-# Return freed memory to the system at once, so that resident memory is memory in use: glibc otherwise keeps blocks of
-# up to 32 MiB, and the peak of a step would hide in those left from building the model.
+# Return freed memory to the system at once, so that resident memory is memory in use. glibc otherwise keeps blocks of
+# up to 32 MiB, and a step's peak would hide in those left over from building the model.
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 def fresh_peak(function: Callable[..., int], **arguments: Any) -> Callable[[], Sample]:
-    """Return a function that calls a module's function, which returns bytes, in a fresh process.
+    """Return a function that calls a module-level function, which returns bytes, in a fresh process.
 
-    Its arguments, and the number of threads, must fit into JSON.
+    Its arguments must be JSON-serializable; `threads`, the current number of threads, is added.
     """
     module, name = function.__module__, function.__name__
     program = f"import sys, json; from {module} import {name}; print({name}(**json.loads(sys.argv[1])))"
-    given = json.dumps({**arguments, "threads": torch.get_num_threads()})
-    return lambda: Sample(float(run_python(program, given, **MALLOC)))
+    encoded = json.dumps({**arguments, "threads": torch.get_num_threads()})
+    return lambda: Sample(float(run_python(program, encoded, **MALLOC)))
 
 
 def peak_above_idle(work: Callable[[], Any], device: str) -> int:
-    """Return the peak memory of `work` above the memory in use before; to be called in a fresh process.
+    """Return the peak bytes of `work` above those in use before; call it in a fresh process.
 
-    On a CPU it is the system's high-water mark of resident memory: unlike torch's profiler, it includes the scratch
-    memory of the matrix product libraries, so that `work` should run once on small inputs first. On a GPU torch
-    allocates everything.
+    On a CPU it is the system's high-water mark of resident memory, which, unlike torch's profiler, includes the
+    scratch memory of the matrix product libraries. Run `work` once on small inputs first. On a GPU torch allocates
+    everything.
     """
     gc.collect()
     synchronize(device)

@@ -11,7 +11,7 @@ from .measure import OURS, Measurement
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """How the cost of our implementation scales with a size, named `axis`."""
+    """How the cost of our implementation scales with the size named `axis`."""
 
     axis: str
     name: str
@@ -20,18 +20,18 @@ class ScalingFit:
     sizes: list[float]
     # Medians.
     costs: list[float]
-    # Of the best-fitting power of the size, ours and those of the baselines.
+    # Exponents of the fitted power laws, ours and the baselines'.
     exponent: float
     baselines: dict[str, float]
 
 
 def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """Return the exponent b of the best-fitting a x^b, by least squares of the logarithms."""
+    """Fit a x^b by least squares of the logarithms; return the exponent b."""
     return float(np.polyfit(np.log(sizes), np.log(costs), 1)[0])
 
 
 def fit_scaling(measurements: Iterable[Measurement]) -> list[ScalingFit]:
-    """Fit each axis that was measured at two sizes or more."""
+    """Fit a power law to each axis measured at two or more sizes."""
     series: dict[tuple[str, str, str], list[Measurement]] = {}
     for each in measurements:
         if each.axis:

@@ -1,4 +1,4 @@
-"""Products with weights, and attention, by each CPU routine: the facts behind the rules of `cpu_routines`.
+"""Products with weights, and attention, with each CPU routine: the data behind `fast.linear` and `fast.cpu_ops`.
 
 Legend: N rows, K inputs, M outputs, B batch, h heads, T queries, S keys, d_k key width.
 """
@@ -30,17 +30,17 @@ DECODED_ROWS, TRAINED_ROWS = (1, 8, 32, 128, 512), (512, 2048)
 # Sentences, queries and keys of decoding steps and of training batches.
 DECODED = ((1, 1, 32), (8, 1, 32), (32, 1, 32), (128, 1, 32), (32, 1, 512))
 TRAINED = ((1, 32, 32), (4, 32, 32), (64, 32, 32), (32, 64, 64), (16, 128, 128), (16, 256, 256))
-# Seconds to repeat a product for.
+# Seconds of repetitions per measurement.
 SECONDS = 0.02
-# The weights of a decoding step: so many of a shape, up to so many bytes, which no cache holds.
+# The weights of a decoding step: this many of a shape, up to this many bytes, more than the caches hold.
 STEP_WEIGHTS, STEP_BYTES = 48, 2**26
 
 
 def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare the routine that the rules choose (ours) with each of the others."""
+    """Compare the routine chosen by the rules (ours) with each of the others."""
     if args.device != "cpu":
-        raise ValueError(f"the routines are those of a CPU, but `device` is {args.device}; leave this benchmark out")
-    print(f"rules of: {processor()}", flush=True)
+        raise ValueError(f"the routines are for CPUs, but `device` is {args.device}; leave this benchmark out")
+    print(f"rules for: {processor()}", flush=True)
     yield call_case()
     for dtype, preset in product(args.dtype, args.preset):
         width, inner = (getattr(preset_config(preset), name) for name in ("d_model", "decoder_ffn_dim"))
@@ -55,14 +55,14 @@ def products_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> It
 
 
 def call_case() -> Case:
-    """Compare what Python costs for each product: the routine is the layer's own, and has next to nothing to do."""
+    """Compare the Python overhead of a product: ours uses the layer's own routine, on tiny matrices."""
     layer, x = _layer_and_input(1, 8, 8, "float32")
     works = {OURS: _with_rules([layer], x, {}), "layer": torch.inference_mode()(lambda: layer(x))}
     return _case("call of a product, 1 x 8 x 8", works, "float32")
 
 
 def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
-    """Compare products (N, K) x (K, M) with the weights of a decoding step, each in its turn."""
+    """Compare products (N, K) x (K, M), cycling through the weights of a decoding step."""
     layer, x = _layer_and_input(rows, inputs, outputs, dtype)
     count = max(1, min(STEP_WEIGHTS, STEP_BYTES // (layer.weight.numel() * layer.weight.element_size())))
     layers = [layer, *(deepcopy(layer) for _ in range(count - 1))]
@@ -73,7 +73,7 @@ def decoding_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
 
 
 def training_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
-    """Compare products (N, K) x (K, M) with their gradients."""
+    """Compare products (N, K) x (K, M) and their gradients."""
     layer, x = _layer_and_input(rows, inputs, outputs, dtype)
     x.requires_grad_()
     works: dict[str, Callable[[], Any]] = {
@@ -87,7 +87,7 @@ def training_product(rows: int, inputs: int, outputs: int, dtype: str) -> Case:
 
 
 def attention_case(rows: int, queries: int, keys: int, heads: int, width: int, dtype: str, trains: bool) -> Case:
-    """Compare attention of (B, h, T, d_k) to (B, h, S, d_k), with gradients if a model trains."""
+    """Compare attention of (B, h, T, d_k) to (B, h, S, d_k), including gradients if `trains`."""
     query, key, value = (
         torch.randn(rows, heads, length, width, dtype=DTYPES[dtype], requires_grad=trains)
         for length in (queries, keys, keys)
@@ -108,7 +108,7 @@ def attention_case(rows: int, queries: int, keys: int, heads: int, width: int, d
 
 
 def _routines(dtype: torch.dtype) -> list[Routine]:
-    """Return the routines that this processor has: without AVX-512, oneDNN multiplies no bfloat16."""
+    """Return the routines of this processor; oneDNN needs AVX-512 for bfloat16."""
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return [Routine.DEFAULT]
     return list(Routine)
@@ -120,7 +120,7 @@ def _layer_and_input(rows: int, inputs: int, outputs: int, dtype: str) -> tuple[
 
 
 def _with_rules(layers: Sequence[nn.Linear], x: Tensor, rules: Any) -> Callable[[], Tensor]:
-    """Return the product that a decoding step would use by these rules, with the next layer at each call."""
+    """Return the product that a decoding step uses under these rules, with the next layer at each call."""
     products, own = linear.DecodingProducts(), linear.PRODUCTS
     products.is_plain = True
     linear.PRODUCTS = rules

@@ -1,4 +1,4 @@
-"""Profiles of training steps and decoding: the operations that take the host and the GPU longest."""
+"""Profiles of training steps and decoding: the slowest operations on the host and the GPU."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ ROWS, WIDTH = 30, 90
 def profile_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
     """Print a profile of ten training steps and of ten decoding calls, and time these calls without the profiler.
 
-    The last of `args.batch_size` and `args.num_beams` are decoded.
+    Decoding uses the last values of `args.batch_size` and `args.num_beams`.
     """
     for dtype, preset in product(args.dtype, args.preset):
         for build in (training, decoding):
@@ -40,7 +40,7 @@ def profile_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Ite
 
 
 def training(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, str, Callable[[], Any]]:
-    """Return name and unit of training steps on a random batch, and a function that takes one."""
+    """Return the name and unit of training steps on a random batch, and a function that takes one step."""
     torch.manual_seed(args.seed)
     model = our_model(preset, vocab_size=args.vocab_size[-1]).to(args.device)
     rows = max(1, args.tokens // args.length)
@@ -50,7 +50,7 @@ def training(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, st
 
 
 def decoding(preset: str, dtype: str, args: BenchmarkArguments) -> tuple[str, str, Callable[[], Any]]:
-    """Return name and unit of decoding random sources, and a function that does it once."""
+    """Return the name and unit of decoding random sources, and a function that decodes them once."""
     torch.manual_seed(args.seed)
     model = our_model(preset, vocab_size=args.vocab_size[-1]).eval().to(args.device, DTYPES[dtype])
     rows, beams = args.batch_size[-1], args.num_beams[-1]
@@ -64,7 +64,7 @@ def repeat(call: Callable[[], Any]) -> None:
 
 
 def profile(call: Callable[[], Any], device: str) -> Any:
-    """Return the averages by operation of some calls, after one that is not counted."""
+    """Return the averages by operation over `CALLS` calls, after a warm-up call."""
     call()
     synchronize(device)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
@@ -75,9 +75,9 @@ def profile(call: Callable[[], Any], device: str) -> Any:
 
 
 def summary(averages: Any) -> str:
-    """Say how busy the GPU is in a call."""
-    # Annotations cover operations that are counted anyway.
+    """Describe how busy the GPU is during a call; "" on a CPU."""
+    # Annotations enclose operations that are counted themselves.
     kernels = [each for each in averages if each.device_type == DeviceType.CUDA and not each.is_user_annotation]
     busy = sum(each.self_device_time_total for each in kernels) / CALLS / 1000
     launches = sum(each.count for each in kernels) / CALLS
-    return f"the GPU is busy for {busy:.1f} ms a call, with {launches:,.0f} kernels and copies" if kernels else ""
+    return f"GPU busy for {busy:.1f} ms per call, with {launches:,.0f} kernels and copies" if kernels else ""

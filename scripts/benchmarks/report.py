@@ -29,7 +29,7 @@ def with_prefix(value: float, unit: str) -> str:
 
 
 def format_cost(measurement: Measurement, implementation: str) -> str:
-    """Format an implementation's speed, or the memory it takes."""
+    """Format an implementation's speed or memory."""
     if measurement.quantity == "bytes":
         return with_prefix(median(measurement.costs[implementation]), "B")
     if measurement.unit == "calls":
@@ -38,7 +38,7 @@ def format_cost(measurement: Measurement, implementation: str) -> str:
 
 
 def format_notes(measurement: Measurement) -> str:
-    """Format the latencies of our implementation, peaks of a GPU's memory, if any, and the notes."""
+    """Format our latencies and peaks of GPU memory, if any, and the notes."""
     latencies = [f"p{percent} {1000 * each:,.0f} ms" for percent, each in measurement.latencies.get(OURS, {}).items()]
     memory = [f"peak memory of {name} {with_prefix(each, 'B')}" for name, each in measurement.memory.items()]
     return ", ".join([*latencies, *memory, *filter(None, [measurement.notes])])
@@ -90,7 +90,7 @@ def _utilization(measurement: Measurement, implementation: str) -> str:
 
 
 class Report:
-    """The measurements of a run, written to its folder after each."""
+    """The measurements of a run, written to its folder after every change."""
 
     def __init__(self, folder: Path, about: dict[str, Any], roofline: Roofline):
         self.folder, self.about, self.roofline = folder, about, roofline

@@ -1,4 +1,4 @@
-"""The roofline: peak FLOP/s and memory bandwidth, measured, and the FLOPs and bytes of a Transformer, counted.
+"""The roofline: measured peak FLOP/s and memory bandwidth, and counts of a Transformer's FLOPs and bytes.
 
 Legend: S source length, T target length, d width, d_k and d_v of all heads together, V target vocabulary.
 """
@@ -22,7 +22,7 @@ BANDWIDTH = "bandwidth"
 
 
 class Probe(NamedTuple):
-    """One way to reach a peak: a call with its FLOPs or bytes."""
+    """A call that may reach a peak, with its FLOPs or bytes."""
 
     name: str
     amount: float
@@ -38,9 +38,9 @@ class Roofline:
     """The machine's measured peaks; each is the best over all probes and all tries so far."""
 
     device: str
-    # FLOP/s of matrix products by data type, and as "bandwidth" the bytes/s of reads and writes.
+    # FLOP/s of matrix products by data type, and bytes/s of reads and writes as "bandwidth".
     rates: dict[str, float] = field(default_factory=dict)
-    # The fastest of each.
+    # The fastest probe for each.
     probes: dict[str, Probe] = field(default_factory=dict)
 
     def calibrate(self, name: str, probes: Iterator[Probe], seconds: float) -> None:
@@ -68,10 +68,10 @@ def measure_roofline(device: str, dtypes: Sequence[str], seconds: float = 0.5) -
 
 
 def matmul_probes(device: str, dtype: str) -> Iterator[Probe]:
-    """Yield matrix products of several shapes, in float32 on a CPU by oneDNN too.
+    """Yield matrix products of several shapes; for float32 on a CPU, with oneDNN too.
 
-    On x86 processors other than Intel's, the library behind `@` can be much slower in float32 than oneDNN, which torch
-    calls for its compiled models only.
+    On non-Intel x86 processors, the float32 library behind `@` can be much slower than oneDNN, which torch uses only
+    in compiled models.
     """
     one_dnn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if device == "cpu" and dtype == "float32" else None
     for rows, inner, columns in CPU_SHAPES if device == "cpu" else GPU_SHAPES:
@@ -85,7 +85,7 @@ def matmul_probes(device: str, dtype: str) -> Iterator[Probe]:
 
 
 def bandwidth_probes(device: str) -> Iterator[Probe]:
-    """Yield passes over memory that exceeds the caches."""
+    """Yield passes over more memory than the caches hold."""
     size = CPU_BYTES if device == "cpu" else min(GPU_BYTES, torch.cuda.mem_get_info()[0] // 4)
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
@@ -94,16 +94,16 @@ def bandwidth_probes(device: str) -> Iterator[Probe]:
 
 
 class Sizes(NamedTuple):
-    """Numbers that FLOPs and bytes follow from: weights, and widths d_k + d_v, of a layer."""
+    """Numbers of weights, and widths d_k + d_v, of a layer, which determine FLOPs and bytes."""
 
     encoder: int
-    # Without its cross-attention's.
+    # Excludes cross-attention.
     decoder: int
-    # Half of the weights of cross-attention: of queries and output, or of keys and values.
+    # Half of the weights of cross-attention: those of queries and output, or those of keys and values.
     cross: int
     encoder_width: int
     decoder_width: int
-    # Of the output projection.
+    # Weights of the output projection.
     output: int
 
     @classmethod
@@ -120,12 +120,12 @@ class Sizes(NamedTuple):
 def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:
     """Count the FLOPs of the matrix products of a forward pass over pairs without padding; lengths may be arrays.
 
-    Projections, attention products (with the masked half of the decoder's, as is usual) and the output layer count; a
-    multiply-add is two FLOPs.
+    Counted are projections, attention products (including the masked half in the decoder, as is usual) and the output
+    layer; a multiply-add is two FLOPs.
     """
     sizes, s, t = Sizes.of(config), source_length, target_length
     encoder = s * sizes.encoder + s * s * sizes.encoder_width
-    # Queries and outputs of cross-attention come from the target, keys and values from the source.
+    # In cross-attention, queries and outputs have target length, keys and values source length.
     decoder = t * sizes.decoder + (t + s) * sizes.cross + (t * t + s * t) * sizes.decoder_width
     return 2 * rows * (config.encoder_layers * encoder + config.decoder_layers * decoder + t * sizes.output)
 
@@ -133,7 +133,7 @@ def forward_flops(config: VanillaTransformerConfig, rows: int, source_length: An
 def training_flops(config: VanillaTransformerConfig, rows: int, source_length: Any, target_length: Any) -> Any:
     """Count the FLOPs of forward and backward; see `forward_flops` for the arguments.
 
-    For each product of the forward pass the backward pass has two: the gradients of the weight and of the input.
+    Each product in the forward pass has two in the backward pass, for the gradients of its two factors.
     """
     return 3 * forward_flops(config, rows, source_length, target_length)
 
@@ -144,7 +144,7 @@ def decoding_flops_and_bytes(
     """Count the minimum FLOPs and bytes read in decoding with a key-value cache.
 
     Each step reads the decoder's weights once for all rows, the cross-attention cache once per source for all its
-    beams, and the self-attention cache once per hypothesis; a number has `itemsize` bytes.
+    beams, and the self-attention cache once per hypothesis, at `itemsize` bytes per number.
     """
     sizes, s, n = Sizes.of(config), source_length, new_tokens
     encoder_weights = config.encoder_layers * sizes.encoder + config.decoder_layers * sizes.cross

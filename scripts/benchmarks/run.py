@@ -1,4 +1,4 @@
-"""The benchmarks by name, and running them."""
+"""Registry and runner of the benchmarks."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -53,8 +53,10 @@ def run_benchmarks(
 ) -> Report:
     """Run benchmarks, print the table row by row, and write it and the results to `args.output_dir`.
 
-    A failed benchmark does not stop the others, and what was measured before an interruption is kept. At the end a
-    ValueError names those that failed, or whose implementations disagree.
+    A failed benchmark does not stop the others, and an interruption keeps the measurements so far.
+
+    Raises:
+        ValueError: Benchmarks failed, or their implementations disagree; raised at the end, naming all of them.
     """
     report = _start_report(args, data_args)
     for name, benchmark in benchmarks.items():

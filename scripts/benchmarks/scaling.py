@@ -1,4 +1,4 @@
-"""Growth of costs with lengths, batch sizes, beams, vocabularies and layers, and of memory with a stream."""
+"""Growth of costs with length, batch size, beams, vocabulary and layers, and of memory over a stream."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ from .machine import autocast, resident_bytes
 from .measure import OURS, Case, Sample
 from .roofline import training_flops
 
-# Fractions of the stream after which memory is read.
+# Memory is read after these fractions of the stream.
 STREAM_FRACTIONS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 
 
@@ -49,7 +49,7 @@ def pass_case(
     source_length: int = 32,
     **fields: Any,
 ) -> Case:
-    """Measure forward and backward on a few pairs; the optimizer's cost grows with the weights alone."""
+    """Measure forward and backward on a few pairs; the optimizer is left out, as it depends only on the weights."""
     torch.manual_seed(args.seed)
     fields = {"vocab_size": 1000, "max_position_embeddings": max(1024, source_length), **fields}
     ours = our_model(preset, **fields).to(args.device).train()
@@ -90,7 +90,7 @@ def generation_case(
 
 
 def stream_cases(args: BenchmarkArguments) -> Iterator[Case]:
-    """Batch a stream of random pairs and read the memory of the process along the way."""
+    """Batch a stream of random pairs, reading the memory of the process along the way."""
     batches = iter(TokenBudgetStream(random_pairs(args.stream_pairs, args.seed), args.max_tokens, seed=args.seed))
     pairs = 0
     for fraction in STREAM_FRACTIONS:
@@ -109,10 +109,10 @@ def stream_cases(args: BenchmarkArguments) -> Iterator[Case]:
 
 
 def random_pairs(number: int, seed: int) -> Iterable[dict[str, list[int]]]:
-    """Yield pairs of ids with the lengths of typical sentences."""
+    """Yield `number` pairs of ids with typical sentence lengths."""
     rng = np.random.default_rng(seed)
     lengths = np.clip(rng.lognormal(2.6, 0.5, (4999, 2)), 2, 200).astype(int).tolist()
     pairs = [{"input_ids": [5] * source, "labels": [5] * target} for source, target in lengths]
     for _, pair in zip(range(number), cycle(pairs), strict=False):
-        # A new object every time, as from a file.
+        # A new object every time, as when reading a file.
         yield {column: list(ids) for column, ids in pair.items()}

@@ -1,4 +1,4 @@
-"""A server in a process of its own, started by the command that users give."""
+"""A server in a separate process, started with the users' command."""
 
 import signal
 import subprocess
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .machine import resident_bytes, surroundings
+from .machine import resident_bytes, child_environment
 
 COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0")
 
 
 class Server(NamedTuple):
-    """A running server: its process, and where it listens, without a path."""
+    """A running server: its process and base URL."""
 
     process: "subprocess.Popen[str]"
     url: str
@@ -27,11 +27,11 @@ class Server(NamedTuple):
 def running_server(
     *options: str, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Start a server, wait until it listens, and end it by SIGTERM.
+    """Start a server, wait until it listens, and end it with SIGTERM.
 
     The command prints the server's URL at the start of a line once it listens.
     """
-    env = surroundings({"HF_HUB_OFFLINE": "1", **(environment or {})})
+    env = child_environment({"HF_HUB_OFFLINE": "1", **(environment or {})})
     with subprocess.Popen([*command, *options], env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Server(process, _read_url(process))
@@ -40,11 +40,11 @@ def running_server(
                 process.send_signal(signal.SIGTERM)
             process.communicate()
     if process.returncode:
-        raise OSError(f"the server ended with status {process.returncode}; what it printed says why")
+        raise OSError(f"the server ended with status {process.returncode}; see its output above")
 
 
 def _read_url(process: "subprocess.Popen[str]") -> str:
     for line in process.stdout or ():
         if line.startswith("http"):
             return line.split()[0]
-    raise OSError("the server did not start; what it printed says why")
+    raise OSError("the server did not start; see its output above")

@@ -1,4 +1,4 @@
-"""The server under load against the offline translation of the same sentences, and its memory over many requests."""
+"""The server under load, compared with offline translation of the same sentences; its memory over many requests."""
 
 import tempfile
 import time
@@ -25,10 +25,10 @@ from .measure import OURS, Case, Disagreement, Sample
 from .server import Server, running_server
 from .text import read_pairs, with_text
 
-# Sentences of the first request, a list.
+# Sentences in the first request, which sends a list.
 LIST_SIZE = 50
 
-# Clients of the soak, and the options that its requests take in turn.
+# Clients of the soak, and the options that its requests cycle through.
 SOAK_CLIENTS = 128
 SOAK_OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -36,15 +36,15 @@ SOAK_OPTIONS: tuple[dict[str, Any], ...] = (
     {"num_beams": 2, "num_hypotheses": 2, "scores": True},
     {"num_beams": 2, "length_penalty": 0.6},
 )
-# Parts of its requests, after each of which memory is read, and how many of them warm the server up.
+# Memory is read after each of these parts of the requests; the first few warm up the server.
 SOAK_PARTS = 20
 SOAK_WARM_UP = 4
-# Growth after these that is no leak.
+# Allowed growth of memory after the warm-up.
 SOAK_GROWTH = 1.05
 
 
 class Model(NamedTuple):
-    """A model to serve, named by its preset or folder."""
+    """A model to serve, named after its preset or folder."""
 
     name: str
     folder: str
@@ -52,7 +52,7 @@ class Model(NamedTuple):
     device: str
     # None: the library's choice.
     threads: int | None
-    # Of an answer; None: by the source.
+    # Maximum per translation; None: depends on the source.
     max_new_tokens: int | None
 
     def server_options(self) -> list[str]:
@@ -67,7 +67,7 @@ class Model(NamedTuple):
 
 
 def serve_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare what clients are answered with the offline translation of the same sentences."""
+    """Compare serving concurrent clients with offline translation of the same sentences."""
     text, sentences = read_sentences(data_args)
     with tempfile.TemporaryDirectory() as folder:
         for name, saved in saved_models(args, text, Path(folder)).items():
@@ -76,13 +76,13 @@ def serve_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Itera
 
 
 def read_sentences(data_args: DataArguments) -> tuple[Any, list[str]]:
-    """Return the test pairs, if there is a file of them, or else the training pairs, and their sources."""
+    """Return the test pairs if a file has them, else the training pairs, and their non-blank sources."""
     pairs = read_pairs(with_text(data_args), "test" if data_args.files("test") else "train")
     return pairs, [sentence for sentence in pairs["source"] if sentence.strip()]
 
 
 def saved_models(args: BenchmarkArguments, text: Any, folder: Path) -> dict[str, str]:
-    """Return the folder of each model by its name: those given, or else one of random weights for each preset."""
+    """Return folders by model name: those of `args.model`, or a model with random weights for each preset."""
     if args.model:
         return {Path(model).resolve().name: model for model in args.model}
     sentences = (sentence for side in ("source", "target") for sentence in text[side])
@@ -95,14 +95,14 @@ def saved_models(args: BenchmarkArguments, text: Any, folder: Path) -> dict[str,
 
 
 def prepared(name: str, saved: str, backend: str, args: BenchmarkArguments, folder: Path) -> Model:
-    """Return a model as a backend takes it; answers of random weights end at `args.length` tokens."""
+    """Return a model for a backend, exported if needed; random weights translate to `args.length` tokens at most."""
     if backend == "ctranslate2":
         saved = str(export_model(saved, "ctranslate2", folder / f"{name}-ct2", quantization=args.quantization))
     return Model(name, saved, backend, args.device, args.threads, None if args.model else args.length)
 
 
 def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> Iterator[Case]:
-    """Compare a server's throughput with the offline one of the same sentences, for each number of clients."""
+    """Compare a server's throughput with offline translation of the same sentences, for each number of clients."""
     kind = model.backend if model.backend == "transformers" else f"{model.backend} {args.quantization}"
     with (
         running_server(*model.server_options(), environment=model.environment()) as server,
@@ -137,7 +137,7 @@ def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> 
 def check_list(
     model: Model, server: Server, sentences: list[str], clients: ProcessPoolExecutor, offline: ProcessPoolExecutor
 ) -> None:
-    """Check that the answer to a list has its order; warms up the server and the offline process."""
+    """Check that a list is answered in order; also warms up the server and the offline process."""
     (answer,) = ask(server, [model.request(sentences)], 1, clients).answers
     check_equal(translations(answer), offline.submit(translate_offline, model, sentences).result()[0])
 
@@ -145,7 +145,7 @@ def check_list(
 def ask(
     server: Server, bodies: list[Any], num_clients: int, clients: ProcessPoolExecutor, seconds: float | None = None
 ) -> Load:
-    """Run a load in the process of the clients; a request that is refused, or not answered, is an OSError."""
+    """Run a load in the clients' process; raises OSError if a request is refused or unanswered."""
     load = clients.submit(run_load, f"{server.url}/v1/translations", bodies, num_clients, seconds).result()
     for number, answer in enumerate(load.answers, start=1):
         if answer.status != 200:
@@ -159,7 +159,7 @@ def translations(answer: Answer) -> list[str]:
 
 
 def check_equal(served: list[str], offline: list[str]) -> None:
-    """Check that the server's answers are the offline translations, in the same order."""
+    """Check that the served translations equal the offline ones, in the same order."""
     if len(served) != len(offline):
         raise Disagreement(f"the server gave {len(served)} translations for {len(offline)} sentences")
     if different := [i for i, (one, other) in enumerate(zip(served, offline, strict=True)) if one != other]:
@@ -171,7 +171,7 @@ def check_equal(served: list[str], offline: list[str]) -> None:
 
 
 def translate_offline(model: Model, sentences: list[str]) -> tuple[list[str], float]:
-    """Return translations of sentences, and the seconds they took."""
+    """Return the translations of sentences, and the seconds that they took."""
     if model.threads:
         torch.set_num_threads(model.threads)
     loaded, tokenizer = _load(model)
@@ -191,7 +191,7 @@ def _load(model: Model) -> tuple[Any, Any]:
 
 
 def soak_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Read the memory of a server while many clients ask with all kinds of options."""
+    """Read the memory of a server while many clients send requests with various options."""
     text, sentences = read_sentences(data_args)
     with tempfile.TemporaryDirectory() as folder:
         for name, saved in saved_models(replace(args, preset=["tiny"]), text, Path(folder)).items():
@@ -200,7 +200,7 @@ def soak_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
 
 
 def soak_cases(model: Model, sentences: list[str], num_requests: int) -> Iterator[Case]:
-    """Read a server's memory after each part of the requests; growth after the first ones is a ValueError."""
+    """Read a server's memory after each part of the requests; raises ValueError if it grows after the warm-up."""
     options = cycle(SOAK_OPTIONS)
     bodies = ({**model.request(sentence), **next(options)} for sentence in cycle(sentences))
     resident: dict[int, int] = {}

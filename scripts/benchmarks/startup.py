@@ -1,4 +1,4 @@
-"""Start-up: importing, and the time to a first translation, each in a fresh process."""
+"""Start-up time: importing, and the first translation, each in a fresh process."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ print(model.generate(**source, max_new_tokens=16, num_beams=1, do_sample=False)[
 
 
 def startup_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterator[Case]:
-    """Compare importing, and the first translation of a saved model."""
+    """Compare the time to import, and to a saved model's first translation."""
     names = [OURS, *(["marian"] if "marian" in args.baselines else [])]
     yield Case("startup", "import", {name: fresh_process(f"{IMPORTS[name]}; print('done')") for name in names})
     for preset in args.preset:
@@ -46,7 +46,7 @@ def startup_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Ite
             }
             translations = {name: program() for name, program in programs.items()}
             if len(set(translations.values())) > 1:
-                raise Disagreement(f"the first translations differ: {translations}, so their times cannot be compared")
+                raise Disagreement(f"the first translations differ: {translations}; timings are not comparable")
             yield Case("startup", f"first translation, {preset}, float32", programs)
 
 
@@ -56,7 +56,7 @@ def fresh_process(program: str, *arguments: str) -> Callable[[], str]:
 
 
 def save_models(preset: str, folder: Path, args: BenchmarkArguments) -> None:
-    """Save our model and Marian with the same weights and tokenizer, each in a folder of its name."""
+    """Save our model and Marian with the same weights and tokenizer, each in a folder with its name."""
     torch.manual_seed(args.seed)
     corpus = load_toy_corpus()["train"]
     tokenizer = train_tokenizer(corpus["source"][:], algorithm="bpe", vocab_size=args.text_vocab_size)

@@ -1,4 +1,4 @@
-"""Real text for the benchmarks: tokenized pairs and our batches of them."""
+"""Real text for the benchmarks: tokenized pairs, and our batches of them."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from .arguments import BenchmarkArguments
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Sentence pairs, where they come from, a tokenizer trained on both sides, and `input_ids` and `labels` by it."""
+    """Sentence pairs with their origin, a tokenizer trained on both sides, and its ids (`input_ids`, `labels`)."""
 
     description: str
     pairs: datasets.Dataset
@@ -27,15 +27,15 @@ class TokenizedText:
 
 
 def with_text(data_args: DataArguments) -> DataArguments:
-    """Return the arguments, with the built-in corpus if they name no text to train on."""
+    """Return the arguments, with the built-in corpus if they name no training text."""
     named = data_args.dataset_name or data_args.files("train")
     return data_args if named else replace(data_args, toy_corpus=True)
 
 
 def read_pairs(data_args: DataArguments, split: str = "train") -> Any:
-    """Read the pairs of a split, with the strings `source` and `target`."""
+    """Read the pairs of a split, with string columns `source` and `target`."""
     if data_args.streaming:
-        raise DataError("`streaming` text has no length to measure; leave it out")
+        raise DataError("`streaming` text has no length, which benchmarks need; leave it out")
     splits = load_parallel_text(data_args)
     if split not in splits:
         raise DataError(f"there are no pairs for {split}; give a {split} file or a data set with a {split} split")
@@ -43,7 +43,7 @@ def read_pairs(data_args: DataArguments, split: str = "train") -> Any:
 
 
 def read_text(args: BenchmarkArguments, data_args: DataArguments) -> TokenizedText:
-    """Read the training pairs of the arguments, or of the built-in corpus, and train a tokenizer on them."""
+    """Read the training pairs, by default of the built-in corpus, and train a tokenizer on them."""
     data_args = with_text(data_args)
     pairs = read_pairs(data_args)
     sentences = (text for side in ("source", "target") for text in pairs[side])
@@ -60,10 +60,10 @@ def read_text(args: BenchmarkArguments, data_args: DataArguments) -> TokenizedTe
 
 
 def token_budget_batches(text: TokenizedText, args: BenchmarkArguments) -> TokenBudgetBatchSampler:
-    """Our batches: indices of pairs of similar length, up to `max_tokens` with padding."""
+    """Our batches: indices of pairs of similar length, up to `max_tokens` including padding."""
     return TokenBudgetBatchSampler(*token_lengths(text.ids), args.max_tokens, seed=args.seed)
 
 
 def matching_batch_size(text: TokenizedText, args: BenchmarkArguments) -> int:
-    """Number of pairs with as many tokens, padding excluded, as our batches have on average."""
+    """Number of pairs that hold as many tokens, excluding padding, as our average batch."""
     return max(1, round(len(text.ids) / len(token_budget_batches(text, args))))

@@ -1,4 +1,4 @@
-"""Training: steps on identical batches, and steps on real text in each implementation's own batches."""
+"""Training: steps on identical batches, and steps on real text with each implementation's own batches."""
 
 import tempfile
 import time
@@ -45,7 +45,7 @@ from .measure import OURS, Case, Sample
 from .roofline import training_flops
 from .text import TokenizedText, matching_batch_size, read_text
 
-# Steps of a timed call. On a GPU the host prepares a step while the one before runs, which a single one does not show.
+# Steps per timed call. On a GPU the host prepares a step while the previous one runs, which single steps do not show.
 STEPS_PER_CALL = {"cpu": 1, "cuda": 10}
 
 PACKED = f"{OURS}, packed"
@@ -73,7 +73,7 @@ def step_case(
 ) -> Case:
     """Compare training steps on one batch without padding: forward, loss, backward, Adam.
 
-    With `is_compiled`, ours and Marian are compared as `torch.compile` makes them.
+    With `is_compiled`, ours and Marian are compiled with `torch.compile`.
     """
     torch.manual_seed(args.seed)
     rows = max(1, args.tokens // args.length)
@@ -108,7 +108,7 @@ def step_case(
 def training_steps(
     model: PreTrainedModel, batch: Mapping[str, Tensor], dtype: str, steps: int, **options: Any
 ) -> Callable[[], Any]:
-    """Return a function that takes so many Adam steps on the batch."""
+    """Return a function that takes `steps` Adam steps on the batch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5, betas=(0.9, 0.98), eps=1e-9, fused=True)
     model.train()
 
@@ -127,10 +127,10 @@ def training_steps(
 
 
 def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArguments, folder: Path) -> Case:
-    """Compare steps on real text, reading and padding included; tokens are counted without padding.
+    """Compare steps on real text, including reading and padding; token counts exclude padding.
 
-    Our Trainer has token-budget batches, packed ones too with `args.packing`; Hugging Face's has its default batches,
-    and the tutorials' loop pads to a fixed length.
+    Our Trainer uses token-budget batches, with `args.packing` packed ones too; Hugging Face's uses its default
+    batches, and the tutorials' loop pads to a fixed length.
     """
     torch.manual_seed(args.seed)
     ours = our_model(preset, vocab_size=len(text.tokenizer)).to(args.device)
@@ -158,7 +158,7 @@ def text_case(text: TokenizedText, preset: str, dtype: str, args: BenchmarkArgum
 
 
 def check_on_text(ours: Any, marian: Any, text: TokenizedText, args: BenchmarkArguments) -> None:
-    """Check that two models agree on a padded batch of real text in float32."""
+    """Check that both models agree on a padded batch of real text in float32."""
     rows = [text.ids[index] for index in range(min(8, len(text.ids)))]
     batch = DataCollatorForSeq2Seq(text.tokenizer, model=ours)(rows).to(args.device)
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
@@ -194,16 +194,16 @@ class _StepClock(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step in (1, state.max_steps):
-            # Between the two, a GPU may lag behind, as it does for a user.
+            # In between, the GPU may lag behind the host, as in real use.
             synchronize(self.device)
         self.times.append(time.perf_counter())
 
 
 class TrainerSteps:
-    """Training steps by a Trainer, its set-up not timed, on fresh batches at every call."""
+    """Training steps by a Trainer, without its set-up time, on fresh batches at every call."""
 
     def __init__(self, name: str, model: Any, text: TokenizedText, dtype: str, args: BenchmarkArguments, folder: Path):
-        """Train our model by our Trainer on its batches, any other by Hugging Face's on its default batches."""
+        """Train our model with our Trainer and its batches, others with Hugging Face's Trainer and its batches."""
         self.model, self.text, self.args, self.calls = model, text, args, 0
         self.settings: dict[str, Any] = {
             "output_dir": str(folder / name),
@@ -290,7 +290,7 @@ def tutorial_steps(
 
 
 def text_sample(config: Any, lengths: np.ndarray, seconds: float) -> Sample:
-    """Return the sample of steps over pairs of the given lengths (pairs, 2); padding is no useful work."""
+    """Return the sample of steps over pairs of these lengths (pairs, 2), excluding padding from the work."""
     if not isinstance(config, VanillaTransformerConfig):
         config = VanillaTransformerConfig(**{name: getattr(config, name) for name in MARIAN_FIELDS})
     source, target = lengths.astype(np.float64).T

@@ -17,17 +17,17 @@ class ComparisonArguments:
     """Which classifiers to train and how; for `transformers.HfArgumentParser`.
 
     Raises:
-        ValueError: A shape is unknown, or a number is too small; names the argument.
+        ValueError: A shape is unknown or a number too small; names the argument.
     """
 
     model_name_or_path: str = option(
         "google-bert/bert-base-uncased",
-        "BERT to fine-tune, whose tokenizer all classifiers use: a folder or a name on the Hub.",
+        "BERT to fine-tune: a folder or a name on the Hub. All classifiers use its tokenizer.",
     )
     compare: bool = option(False, "Train all classifiers.")
     models: list[str] = option(["bert"], "Classifiers to train.", choices=CLASSIFIERS)
     output_dir: str = option("runs/imdb", "Output folder for models, table, figures and JSON.")
-    resume: bool = option(False, "Resume an interrupted run of the same arguments.")
+    resume: bool = option(False, "Resume an interrupted run with the same arguments.")
     max_length: Length = option(512, "Maximum tokens per text; longer texts are truncated.")
     seed: int = option(0, "Seed of the weights, order and dropout.")
     bert_num_train_epochs: PositiveFloat = option(3.0, "BERT: training epochs.")

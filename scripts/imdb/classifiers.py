@@ -1,7 +1,7 @@
-"""Three classifiers of texts: BERT, our encoder from scratch, and logistic regression of TF-IDF weights.
+"""Three text classifiers: BERT, our encoder from scratch, and logistic regression on TF-IDF weights.
 
-All see the same token ids and are scored on the same test texts, after training only: nothing is chosen by those
-scores, and of the accuracies after each epoch the last one counts.
+All get the same token ids and the same test texts. Test scores choose nothing: of the accuracies after each epoch, the
+last one is reported.
 """
 
 import time
@@ -60,22 +60,22 @@ class Outcome:
     accuracy: float
     interval: tuple[float, float]
     parameters: int
-    # Without evaluations.
+    # Excludes evaluation.
     training_seconds: float
-    # Counting every epoch.
+    # Counts every epoch.
     training_samples_per_second: float
-    # In the last evaluation.
+    # Of the last evaluation.
     inference_samples_per_second: float
-    # Of the stored parameters.
+    # Size of the stored parameters.
     megabytes: float
-    # Accuracy after each.
+    # Accuracy after each epoch.
     epochs: list[float] = field(default_factory=list)
     log_history: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
 class ClassificationTask:
-    """The input of every classifier: BERT's tokenizer, and texts with the columns `input_ids` and `labels`."""
+    """Input of all classifiers: BERT's tokenizer, and texts with columns `input_ids` and `labels`."""
 
     tokenizer: PreTrainedTokenizerBase
     train: datasets.Dataset
@@ -88,17 +88,17 @@ class ClassificationTask:
 
 
 def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of the BERT in the arguments, if it is one with enough positions."""
+    """Load the tokenizer of `args.model_name_or_path`; raises ValueError if it is no BERT or lacks positions."""
     name = args.model_name_or_path
     config = load_config(name)
     if config.model_type != "bert":
-        raise ValueError(f"`model_name_or_path` {name} is no BERT: its model type is {config.model_type!r}")
+        raise ValueError(f"`model_name_or_path` {name} is not a BERT: its model type is {config.model_type!r}")
     tokenizer = load_tokenizer(name)
     if args.max_length > config.max_position_embeddings:
         raise ValueError(
             f"`max_length` {args.max_length} exceeds the {config.max_position_embeddings} positions of {name}"
         )
-    # A single text needs no segment ids, and without them one collator serves all models.
+    # Single texts need no segment ids; without them, one collator serves all models.
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer
 
@@ -116,7 +116,7 @@ def tokenize(
 
     encoded = splits.map(encode, batched=True, remove_columns=["text", "label"], desc="tokenizing")
     truncated = {split: float(np.mean(encoded[split]["truncated"][:])) for split in encoded}
-    # Batches of similar length need little padding, and order does not change accuracy.
+    # Batches of similar length need little padding, and accuracy does not depend on order.
     encoded["test"] = encoded["test"].select(np.argsort(encoded["test"]["length"][:], kind="stable")[::-1])
     return encoded.remove_columns("truncated"), truncated
 
@@ -147,7 +147,7 @@ def train_bert(task: ClassificationTask) -> Outcome:
 
 
 def train_from_scratch(task: ClassificationTask) -> Outcome:
-    """Train the Transformer's encoder with a linear classifier of its mean state, from random weights."""
+    """Train the Transformer's encoder with a linear classifier on its mean state, from random weights."""
     args, tokenizer = task.args, task.tokenizer
     set_seed(args.seed)
     fields: dict[str, Any] = {
@@ -173,7 +173,7 @@ def train_from_scratch(task: ClassificationTask) -> Outcome:
 
 
 class _EpochTimer(TrainerCallback):
-    """Logs the training time of each epoch, evaluation excluded; the log travels with checkpoints."""
+    """Logs the training time of each epoch without evaluation; checkpoints include the log."""
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -188,7 +188,7 @@ class _EpochTimer(TrainerCallback):
 
 
 def train_model(name: str, model: PreTrainedModel, task: ClassificationTask, **training: Any) -> Outcome:
-    """Train a model with `Trainer` and save it with the tokenizer in a folder of its name."""
+    """Train a model with `Trainer`, and save it with the tokenizer in a folder with its name."""
     folder = Path(task.args.output_dir, name)
     trainer = Trainer(
         model=model,
@@ -264,6 +264,6 @@ def train_tfidf(task: ClassificationTask) -> Outcome:
 
 
 def confidence_interval(accuracy: float, number: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of an accuracy measured on that many texts (Wilson 1927)."""
+    """Return the 95 % confidence interval of an accuracy measured on `number` texts (Wilson 1927)."""
     interval = binomtest(round(accuracy * number), number).proportion_ci(confidence_level=0.95, method="wilson")
     return float(interval.low), float(interval.high)

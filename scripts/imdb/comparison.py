@@ -1,4 +1,4 @@
-"""Classifiers trained and measured alike: models, table, figures and JSON of a run."""
+"""Train and measure classifiers alike; write their models, table, figures and JSON."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ TITLES = {
 }
 RESULT_FILE = "result.json"
 
-# What the notebook behind this comparison reports for google-bert/bert-base-uncased on its GPU.
+# Results of google-bert/bert-base-uncased in the original notebook, on its GPU.
 NOTEBOOK_ACCURACY = (0.92436, 0.93424, 0.93748)
 NOTEBOOK_SECONDS = 2985.8906
 NOTEBOOK_SAMPLES_PER_SECOND = 25.118
@@ -48,9 +48,9 @@ NOTEBOOK_SENTENCE = (
 def compare_classifiers(
     data_args: LabelledTextArguments, args: ComparisonArguments, show_progress: bool = False
 ) -> dict[str, Any]:
-    """Train the classifiers in the arguments; write models, table, figures and JSON to `args.output_dir`.
+    """Train the classifiers `args.models`; write models, table, figures and JSON to `args.output_dir`.
 
-    Returns the content of `results.json`: the data, the outcomes, and the notebook's figures.
+    Returns the content of `results.json`: data statistics, outcomes, and the notebook's figures.
     """
     check_output(data_args, args)
     tokenizer = load_bert_tokenizer(args)
@@ -91,12 +91,12 @@ def compare_classifiers(
 
 
 def check_output(data_args: LabelledTextArguments, args: ComparisonArguments) -> None:
-    """Create the output folder, unless it holds a run of other arguments, or one that is not to be resumed."""
+    """Create the output folder; raises ValueError if it holds another run, or the same one without `resume`."""
     folder = Path(args.output_dir)
     existing = [name for name in args.models if (folder / name).exists()]
     if existing and not args.resume:
         raise ValueError(
-            f"`output_dir` {folder} already holds a run of {', '.join(existing)}; resume it with `resume`, or name "
+            f"`output_dir` {folder} already holds a run of {', '.join(existing)}; resume it with `resume`, or choose "
             "another folder"
         )
     # A resumed run may train other classifiers, and its folder may have moved.

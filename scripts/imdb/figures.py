@@ -21,7 +21,7 @@ StrPath = str | PathLike[str]
 def plot_accuracies(
     accuracies: Mapping[str, tuple[float, tuple[float, float]]], path: StrPath, reference: tuple[str, float]
 ) -> Figure:
-    """Plot accuracies (0..1) with their confidence intervals as bars by name, and one as a line of reference."""
+    """Plot accuracies (0..1) as bars with confidence intervals, and `reference`, a name and accuracy, as a line."""
     names, percent = [*accuracies], 100 * np.array([accuracy for accuracy, _ in accuracies.values()])
     ends = 100 * np.array([interval for _, interval in accuracies.values()]).T
     figure = new_figure(2.5 * len(names) + 2, 4.5)
@@ -39,7 +39,7 @@ def plot_accuracies(
 def plot_learning_curves(
     logs: Mapping[str, Sequence[Mapping[str, Any]]], path: StrPath, levels: Mapping[str, float]
 ) -> Figure:
-    """Plot the logs of training runs over their epochs: training loss on the left, accuracy on the right.
+    """Plot training logs by epoch: training loss on the left, accuracy on the right.
 
     `levels` are accuracies 0..1 of classifiers without epochs, drawn as horizontal lines.
     """

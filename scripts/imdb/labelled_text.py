@@ -1,6 +1,6 @@
-"""Labelled texts, such as reviews that are NEGATIVE (0) or POSITIVE (1): read, cleaned, checked and counted.
+"""Read, clean, check and count labelled texts, such as reviews that are NEGATIVE (0) or POSITIVE (1).
 
-Faulty data raises a `DataError` of one line with the file, the row, and what to do.
+Invalid data raises a one-line `DataError` with the file, the row, and the remedy.
 """
 
 import re
@@ -24,7 +24,7 @@ LABEL_FOLDERS = ("neg", "pos")
 
 SPLITS = ("train", "test")
 
-# A text of each label, at least.
+# At least one text of each label.
 Samples = Annotated[int, Range(ge=len(LABELS))]
 
 _FEATURES = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(LABELS))})
@@ -41,14 +41,14 @@ class LabelledTextArguments:
 
     dataset_name: str | None = option(
         None,
-        "Data set on the Hub (stanfordnlp/imdb by default), or a folder with train.jsonl and test.jsonl, with text "
-        "files train/neg/*.txt, train/pos/*.txt, test/..., or one that datasets.load_dataset reads.",
+        "Data set on the Hub (default: stanfordnlp/imdb), or a folder with train.jsonl and test.jsonl, with text "
+        "files train/neg/*.txt, train/pos/*.txt, test/..., or with anything that datasets.load_dataset reads.",
     )
     train_file: str | None = option(
         None, 'Training texts as JSON lines {"text": "...", "label": 0 or 1}, plain or gzip.'
     )
     test_file: str | None = option(None, "Test texts in the same format.")
-    max_train_samples: Samples | None = option(None, "Maximum training texts, sampled with the labels in proportion.")
+    max_train_samples: Samples | None = option(None, "Maximum training texts, sampled in proportion to the labels.")
     max_test_samples: Samples | None = option(None, "Maximum test texts, sampled likewise.")
     split_seed: int = option(0, "Seed of the sampling.")
 
@@ -73,7 +73,7 @@ def load_labelled_text(arguments: LabelledTextArguments) -> datasets.DatasetDict
             columns["text"].append(clean(row["text"]))
             columns["label"].append(row["label"])
         if not columns["label"]:
-            raise DataError(f"{place}: no texts in it; check the path")
+            raise DataError(f"{place}: no texts found; check the path")
         if len(labels := set(columns["label"])) < len(LABELS):
             (label,) = labels
             raise DataError(f"{place}: every label is {label} ({LABELS[label]}); texts of both labels are needed")
@@ -83,23 +83,23 @@ def load_labelled_text(arguments: LabelledTextArguments) -> datasets.DatasetDict
 
 
 def clean(text: str) -> str:
-    """Replace HTML line breaks and runs of white space by single spaces."""
+    """Replace HTML line breaks and runs of white space with single spaces."""
     return " ".join(_LINE_BREAK.sub(" ", text).split())
 
 
 def count_overlap(splits: datasets.DatasetDict) -> dict[str, int]:
-    """Return the texts of each split that are equal to an earlier one, and as "both" the texts that both have."""
+    """Count the repeated texts in each split, and, as "both", the distinct texts that occur in both splits."""
     counts = {split: Counter(splits[split]["text"][:]) for split in SPLITS}
     repeated = {split: found.total() - len(found) for split, found in counts.items()}
     return {**repeated, "both": len(counts["train"].keys() & counts["test"].keys())}
 
 
 def _rows(arguments: LabelledTextArguments, split: str) -> tuple[Iterator[tuple[str, Any]], str]:
-    """Return the rows of a split, each with its location for messages, and the location of the split."""
+    """Return the rows of a split, each with its location for messages, and the split's own location."""
     folder = Path(str(arguments.dataset_name))
     files = [folder / f"{split}.{suffix}" for suffix in ("jsonl", "json", "jsonl.gz", "json.gz")]
-    given = getattr(arguments, f"{split}_file")
-    for file in [given] if given else filter(Path.is_file, files):
+    named = getattr(arguments, f"{split}_file")
+    for file in [named] if named else filter(Path.is_file, files):
         return read_json_records(file), str(file)
     if any((folder / split / name).is_dir() for name in LABEL_FOLDERS):
         return _folder_rows(folder / split), str(folder / split)
@@ -125,20 +125,20 @@ def _named_rows(name: str, split: str) -> Iterator[tuple[str, Any]]:
 def _check(row: Any, location: str) -> None:
     if not isinstance(row, dict) or not {"text", "label"} <= row.keys():
         found = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
-        raise DataError(f'{location} has {found}; write {{"text": "...", "label": 0 or 1}}')
+        raise DataError(f'{location} has {found}; expected {{"text": "...", "label": 0 or 1}}')
     if not isinstance(row["text"], str) or not clean(row["text"]):
         raise DataError(f"{location}: the text is {row['text']!r:.100}, not words; correct or remove the row")
-    # True and 1.0 equal 1, but a file with them has another format.
+    # True and 1.0 equal 1, but would mean another format.
     if type(row["label"]) is not int or not 0 <= row["label"] < len(LABELS):
         meaning = " or ".join(f"{number} ({name})" for number, name in enumerate(LABELS))
         raise DataError(f"{location}: the label is {row['label']!r}, not {meaning}; correct or remove the row")
 
 
 def _subset(dataset: datasets.Dataset, limit: int | None, seed: int) -> datasets.Dataset:
-    """Sample `limit` texts with the labels in proportion, the same ones for the same seed."""
+    """Sample `limit` texts in proportion to the labels, reproducibly for a seed."""
     if limit is None or limit >= len(dataset):
         return dataset
     try:
         return dataset.train_test_split(train_size=limit, seed=seed, stratify_by_column="label")["train"]
     except ValueError as error:
-        raise DataError(f"{limit} of {len(dataset)} texts cannot keep the labels in proportion ({error})") from error
+        raise DataError(f"cannot sample {limit} of {len(dataset)} texts in proportion to labels ({error})") from error

@@ -1,4 +1,4 @@
-"""What the tutorials share: arguments, results, training and greedy decoding."""
+"""Shared by the tutorials: arguments, results, training and greedy decoding."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from hf_vanilla_transformer.training.arguments import VanillaTransformerTraining
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 
-# Separate embeddings and output layer, as in the tutorials; with tied ones an untrained model repeats its input
-# forever.
+# Separate embeddings and output layer, as in the tutorials; with tied ones, an untrained model repeats its input
+# token forever.
 UNTIED: dict[str, Any] = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
 
 
@@ -31,9 +31,9 @@ class TutorialArguments:
     """
 
     output_dir: str = option("runs/tutorials", "Output folder for results (JSON), figures and models.")
-    seeds: Positive | None = option(None, "Number of seeds to train from; 10 for phrases and statquest, else 1.")
+    seeds: Positive | None = option(None, "Number of seeds (default: 10 for phrases and statquest, else 1).")
     light: bool = option(False, "copy: 2 layers of width 128 instead of 6 of width 512.")
-    preset: str = option("base", "opus_books: model shape; small suits a laptop.")
+    preset: str = option("base", "opus_books: preset of the model; small suits a laptop.")
     num_train_epochs: float | None = option(None, "opus_books: training epochs.")
     max_steps: int = option(-1, "copy, opus_books: maximum number of training steps.")
 
@@ -43,7 +43,7 @@ class TutorialArguments:
 
 @dataclass(frozen=True)
 class TutorialResult:
-    """What a tutorial claims and what our model gives, in words and figures; a row of the README."""
+    """A tutorial's claim and our model's result, in words and figures; a row of docs/tutorials.md."""
 
     tutorial: str
     claim: str
@@ -53,13 +53,13 @@ class TutorialResult:
 
 
 def seed_range(args: TutorialArguments, default: int) -> Iterable[int]:
-    """Return the seeds to train from, with a progress bar for several on a terminal."""
+    """Return the seeds to train with; several show a progress bar on a terminal."""
     number = args.seeds or default
     return tqdm(range(number), desc="seeds", disable=None if number > 1 else True)
 
 
 def train(model: Any, ids: datasets.Dataset, collator: Any, folder: Path, **training: Any) -> None:
-    """Train without evaluation or logs, from the folder's last checkpoint on if it has one."""
+    """Train without evaluation or logs, resuming from the folder's last checkpoint if there is one."""
     settings = {"eval_strategy": "no", "save_strategy": "no", "logging_strategy": "no", "report_to": "none"}
     arguments = VanillaTransformerTrainingArguments(
         output_dir=str(folder), logging_first_step=False, **{**settings, **training}
@@ -71,7 +71,7 @@ def train(model: Any, ids: datasets.Dataset, collator: Any, folder: Path, **trai
 
 
 def greedy(model: PreTrainedModel, source: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Decode `source` (B, S) greedily; return ids (B, 1 + steps) and logits (B, steps, V)."""
+    """Decode `source` (B, S) greedily for `steps` tokens; return ids (B, 1 + steps) and logits (B, steps, V)."""
     output = cast(Any, model).generate(
         input_ids=source,
         attention_mask=torch.ones_like(source),

@@ -1,4 +1,4 @@
-"""How time and memory of self-attention grow with length and width."""
+"""Growth of self-attention's time and memory with length and width."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,17 +21,17 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_atte
 
 from .common import TutorialArguments, TutorialResult
 
-# Table 1 of the paper: a layer of self-attention takes O(n^2 d) operations, and keeps n x n weights.
-# From 32 MiB of weights (n = 2,896) on, memory comes fresh from the system page by page, which costs more; lengths on
-# both sides of that limit would not lie on one line.
+# Table 1 of the paper: a self-attention layer takes O(n^2 d) operations; it also stores n x n weights.
+# From 32 MiB of weights (n = 2,896), the allocator gets fresh pages from the system each time, which costs more, so
+# lengths on both sides of that limit would not fit one power law.
 LENGTHS, AT_WIDTH = (3072, 4096, 6144, 8192), 64
 WIDTHS, AT_LENGTH = (256, 512, 1024, 2048), 1024
-# Seconds to repeat a forward pass for.
+# Seconds of repeated forward passes.
 SECONDS = 1.0
 
 
 class Cost(NamedTuple):
-    """Median time of a forward pass of one head of length n and width d, and bytes kept for the backward pass."""
+    """Median time of one head's forward pass at length n and width d, and bytes saved for the backward pass."""
 
     n: int
     d: int
@@ -40,13 +40,13 @@ class Cost(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A cost over a size; with measured costs, the exponent of the power law that fits them."""
+    """A cost over a size, with the exponent of the power law fitted to the measured costs."""
 
     # "n" or "d".
     axis: str
     # "seconds" or "bytes".
     cost: str
-    # The exponent in the paper's table, if there is one.
+    # The exponent in the paper's Table 1, if given.
     expected: int | None
     sizes: tuple[int, ...] = ()
     costs: tuple[float, ...] = ()
@@ -66,12 +66,12 @@ LABELS = {
     "n": f"length n (d = {AT_WIDTH})",
     "d": f"width d (n = {AT_LENGTH})",
     "seconds": "seconds, forward",
-    "bytes": "bytes kept for backward",
+    "bytes": "bytes saved for backward",
 }
 
 
 def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Measure time and memory of self-attention over lengths and widths, and fit a power law to each."""
+    """Measure self-attention's time and memory over lengths and widths, and fit a power law to each."""
     by_axis = {
         "n": [measure_attention(n, AT_WIDTH) for n in LENGTHS],
         "d": [measure_attention(AT_LENGTH, d) for d in WIDTHS],
@@ -100,7 +100,7 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> T
 
 def measure_attention(n: int, d: int) -> Cost:
     module = torch.nn.Identity().eval()
-    # Queries, keys and values of one sentence and one head.
+    # Queries, keys and values of one head and one sentence.
     x = torch.randn(3, n, d, requires_grad=True)
 
     def attend(x: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def measure_attention(n: int, d: int) -> Cost:
 
 
 def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
-    """Return the memory that `function(x)` saves for its backward pass, each storage counted once."""
+    """Return the bytes that `function(x)` saves for its backward pass, counting each storage once."""
     storages = {}
 
     def record(tensor: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def saved_bytes(function: Callable[[Tensor], Tensor], x: Tensor) -> int:
 
 
 def plot_growth(curves: dict[str, Curve], path: str | PathLike[str]) -> Figure:
-    """Plot costs over sizes on logarithmic axes, each with its power law, and save the figure."""
+    """Plot costs over sizes with their power laws on logarithmic axes, and save the figure."""
     figure = new_figure(10, 7.7)
     for axes, curve in zip(figure.subplots(2, 2).flatten(), curves.values(), strict=True):
         _draw_growth(axes, curve)
@@ -136,13 +136,13 @@ def plot_growth(curves: dict[str, Curve], path: str | PathLike[str]) -> Figure:
 
 def _draw_growth(axes: Axes, curve: Curve) -> None:
     sizes, costs = np.asarray(curve.sizes, dtype=float), np.asarray(curve.costs, dtype=float)
-    # The least-squares line of the logarithms goes through their means.
+    # The least-squares line passes through the means of the logarithms.
     fit = np.exp(np.log(costs).mean() + curve.exponent * (np.log(sizes) - np.log(sizes).mean()))
     theory = "" if curve.expected is None else f" (in theory {curve.expected})"
     axes.loglog(sizes, fit, color="0.5", linestyle="--", label=f"exponent {curve.exponent:.2f}{theory}")
     axes.loglog(sizes, costs, "o", color="tab:blue", label="measured")
     axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
-    # Span a factor of 3 at least: small changes look small, and the axis has ticks.
+    # Span at least a factor of 3, so that small changes look small and the axis has ticks.
     axes.set_ylim(min(*costs, costs.max() / 3) * 0.8, max(*costs, costs.min() * 3) * 1.25)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")

@@ -21,7 +21,7 @@ from .common import UNTIED, TutorialArguments, TutorialResult, greedy, seed_rang
 COPY_SYMBOLS, COPY_LENGTH, COPY_START = 11, 10, 1
 COPY_TEST_SEQUENCES = 1000
 COPY_SAVE_STEPS = 200
-# Symbol 0 is padding and never drawn, symbol 1 starts every sequence, and nothing ends one early.
+# Symbol 0 is padding and never drawn, symbol 1 starts every sequence, and there is no end token.
 COPY_CONFIG: dict[str, Any] = {
     **UNTIED,
     "vocab_size": COPY_SYMBOLS,
@@ -42,7 +42,7 @@ COPY_TRAINING: dict[str, Any] = {
 
 
 class CopyTask(NamedTuple):
-    """A shape of the model, and its training steps, each on fresh sequences."""
+    """A model preset and its training; every step uses fresh sequences."""
 
     preset: str
     steps: int
@@ -94,16 +94,16 @@ def draw_sequences(number: int, generator: torch.Generator) -> Tensor:
 
 
 def greedy_copy(model: VanillaTransformerForConditionalGeneration, sequences: Tensor) -> Tensor:
-    """Decode as many symbols as the sequences (B, COPY_LENGTH) have, the first one given."""
+    """Decode `COPY_LENGTH` symbols for sequences (B, COPY_LENGTH), starting with the given first symbol."""
     return greedy(model, sequences.to(model.device), COPY_LENGTH - 1)[0].cpu()
 
 
 def learn_to_copy(task: CopyTask, seed: int, args: TutorialArguments) -> float:
-    """Train from a seed and return the fraction of fresh sequences copied without a mistake."""
+    """Train with a seed and return the fraction of fresh sequences copied without a mistake."""
     generator = torch.Generator().manual_seed(seed)
     test = draw_sequences(COPY_TEST_SEQUENCES, generator)
     train_sequences = draw_sequences(task.steps * COPY_TRAINING["per_device_train_batch_size"], generator)
-    # Among a billion sequences a repeated one is unlikely, but test sequences must be unseen.
+    # Collisions are unlikely among a billion sequences, but test sequences must be unseen.
     test_rows = set(map(tuple, test.tolist()))
     rows = [row for row in train_sequences.tolist() if tuple(row) not in test_rows]
     ids = datasets.Dataset.from_dict({"input_ids": rows, "labels": [row[1:] for row in rows]})
@@ -124,6 +124,6 @@ def learn_to_copy(task: CopyTask, seed: int, args: TutorialArguments) -> float:
         **COPY_TRAINING,
     )
     copies = torch.cat([greedy_copy(model, batch) for batch in test.split(250)])
-    # The checkpoints are of no further use.
+    # The checkpoints are no longer needed.
     shutil.rmtree(folder, ignore_errors=True)
     return float((copies == test).all(-1).float().mean())

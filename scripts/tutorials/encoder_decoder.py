@@ -1,4 +1,4 @@
-"""A batch of integers through an untrained encoder-decoder: shapes, and decoding that keeps its history."""
+"""A batch of integers through an untrained encoder-decoder: shapes, and decoding with the whole history."""
 
 import math
 from typing import Any
@@ -55,12 +55,12 @@ def reproduce_encoder_decoder(args: TutorialArguments, data_args: DataArguments)
 
 
 def greedy_without_cache(model: PreTrainedModel, source: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Do the same as `greedy`, by reading the whole history at every step."""
+    """Compute the same as `greedy`, reprocessing the whole history at every step."""
     config: Any = model.config
     decoded, logits = torch.full((len(source), 1), config.decoder_start_token_id), []
     for _ in range(steps):
         logits.append(model(input_ids=source, decoder_input_ids=decoded, use_cache=False).logits[:, -1])
-        # No row ends early.
+        # Mask the end token, so that no row ends early.
         choice = logits[-1].index_fill(-1, torch.tensor(config.eos_token_id), -math.inf).argmax(-1, keepdim=True)
         decoded = torch.cat([decoded, choice], dim=1)
     return decoded, torch.stack(logits, dim=1)

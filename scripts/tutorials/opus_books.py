@@ -1,4 +1,4 @@
-"""Translating books, or any pairs: word-level tokens against byte-level BPE."""
+"""Book translation, or any other pairs: word-level tokens against byte-level BPE."""
 
 import json
 from dataclasses import asdict, replace
@@ -26,7 +26,7 @@ OPUS_BOOKS = {
     "source_lang": "en",
     "target_lang": "es",
 }
-# Nine tenths for training, with a few pairs held out to choose the checkpoint, and one tenth for testing.
+# One tenth for testing; the rest for training, except the pairs held out to choose the checkpoint.
 OPUS_BOOKS_TEST, OPUS_BOOKS_VALIDATION = 0.1, 1000
 # One vocabulary per language: words that occur at least twice, as in the notebook, or byte-level BPE.
 OPUS_BOOKS_TOKENIZERS: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ LONG_SENTENCE = " ".join(["I saw the old house by the river , and then"] * 60) +
 
 
 def reproduce_opus_books(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Train the same model with word-level tokens and with byte-level BPE, and compare them on the same test pairs."""
+    """Train the same model with word-level tokens and with byte-level BPE, and compare both on the same test pairs."""
     data_args = books_arguments(data_args)
     own = {name: getattr(args, name) for name in ("preset", "num_train_epochs", "max_steps")}
     check_same_run(Path(args.output_dir, "opus_books"), {**asdict(data_args), **own})
@@ -77,7 +77,7 @@ def reproduce_opus_books(args: TutorialArguments, data_args: DataArguments) -> T
 
 
 def books_arguments(data_args: DataArguments) -> DataArguments:
-    """Fill in the tutorial's data set if none is named, and its splits."""
+    """Fill in the tutorial's data set, if none is named, and missing splits."""
     missing: dict[str, Any] = {}
     if not (data_args.dataset_name or data_args.toy_corpus or data_args.files("train")):
         missing |= OPUS_BOOKS
@@ -88,9 +88,9 @@ def books_arguments(data_args: DataArguments) -> DataArguments:
 
 
 def train_on_books(name: str, folder: Path, args: TutorialArguments, data_args: DataArguments) -> dict[str, Any]:
-    """Train with a tokenizer of `OPUS_BOOKS_TOKENIZERS`, or resume, and return the results.
+    """Train with a tokenizer of `OPUS_BOOKS_TOKENIZERS`, resuming if possible, and return the results.
 
-    The results of a finished run are read from its folder.
+    A finished run's results are read from its folder.
     """
     file = folder / "all_results.json"
     if file.is_file():
@@ -118,14 +118,14 @@ def train_on_books(name: str, folder: Path, args: TutorialArguments, data_args: 
 
 
 def model_figures(folder: Path, test: datasets.Dataset) -> dict[str, Any]:
-    """Return the unknown-token rates of a saved model's tokenizer, and the words of its long translation."""
+    """Return the unknown-token rates of a saved tokenizer, and the word count of its model's long translation."""
     model, tokenizer = load(str(folder))
     translation = translate(model, tokenizer, [LONG_SENTENCE], num_beams=1, show_progress=False)[0][0].text
     return {**unknown_rates(tokenizer, test), "long_sentence_words": len(translation.split())}
 
 
 def unknown_rates(tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset) -> dict[str, float]:
-    """Return the fraction of unknown tokens on each side, end tokens excluded."""
+    """Return the fraction of unknown tokens on each side, excluding end tokens."""
     encoded = tokenizer(pairs["source"][:], text_target=pairs["target"][:])
     rates = {}
     for side, column in (("source", "input_ids"), ("target", "labels")):

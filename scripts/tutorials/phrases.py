@@ -1,4 +1,4 @@
-"""Phrases learned by heart: eight by one block of width 6, two by the model of StatQuest of width 2."""
+"""Memorized phrases: eight by one block of width 6, two by StatQuest's model of width 2."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from .common import UNTIED, TutorialArguments, TutorialResult, seed_range, train
 
 
 class Phrases(NamedTuple):
-    """A few pairs, a model small enough to draw that learns them by heart, and target words that occur in no pair."""
+    """A few pairs, a model small enough to draw that memorizes them, and target words that occur in no pair."""
 
     pairs: tuple[tuple[str, str], ...]
     config: dict[str, Any]
@@ -55,7 +55,7 @@ PHRASES = Phrases(
         ("you eat cake", "tú comes pastel"),
     ),
     config={"d_model": 6, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64},
-    # All pairs in every step. At this learning rate, normalizing 6 numbers would let only some seeds learn.
+    # All pairs in every step. At this learning rate, only some seeds would learn with layer norms of width 6.
     training={
         **ADAM_TENTH,
         "num_train_epochs": 60,
@@ -68,7 +68,7 @@ PHRASES = Phrases(
 STATQUEST = Phrases(
     pairs=(("lets go", "vamos"), ("to go", "ir")),
     config={"d_model": 2, "encoder_ffn_dim": 0, "decoder_ffn_dim": 0, "init_std": 1.0},
-    # Both pairs in every step; 30 steps are too few for a long average of gradients.
+    # Both pairs in every step. Adam's beta1 is low, since 30 steps are too few for a long average of gradients.
     training={
         **ADAM_TENTH,
         "num_train_epochs": 30,
@@ -85,7 +85,7 @@ STATQUEST = Phrases(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread: it is fastest for models this small, and sums in the same order everywhere."""
+    """Use one thread, which is fastest for models this small and fixes the order of summation."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -110,7 +110,7 @@ def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Tuto
 
 @one_thread()
 def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
-    """Learn two phrases with embeddings of two numbers from several seeds, and draw positions and attention."""
+    """Learn two phrases with embeddings of width 2 from several seeds, and draw positions and attention."""
     trained = [train_phrases(STATQUEST, seed, args) for seed in seed_range(args, 10)]
     wrong = [wrong_phrases(STATQUEST, *each) for each in trained]
     perfect = sum(not each for each in wrong)
@@ -162,7 +162,7 @@ def wrong_phrases(
 def draw_statquest(
     model: VanillaTransformerForConditionalGeneration, tokenizer: VanillaTransformerTokenizer, folder: Path
 ) -> None:
-    """Draw the two position curves, and the attention of each word of the first phrase."""
+    """Draw both position curves, and the attention of each word of the first phrase."""
     plot_position_encoding(model.model.encoder.embed_positions.weight, folder / "position_encoding.png")
     source, target = STATQUEST.pairs[0]
     batch = tokenizer([source], text_target=[target], return_tensors="pt")

@@ -1,6 +1,6 @@
-"""The tutorials by name, and reproducing them.
+"""Registry and runner of the tutorials.
 
-Only what `generate()` gives on its own counts, never a word predicted under teacher forcing.
+Results count only the output of `generate()`, never words predicted with teacher forcing.
 """
 
 import json
@@ -42,7 +42,10 @@ def reproduce(
 ) -> list[TutorialResult]:
     """Reproduce tutorials; print each result and write it as JSON to `args.output_dir`.
 
-    A tutorial that fails, such as for want of its data, does not stop the others; a ValueError names it at the end.
+    A tutorial that fails, for example because its data is missing, does not stop the others.
+
+    Raises:
+        ValueError: Tutorials failed; raised at the end, naming all of them.
     """
     make_folder(Path(args.output_dir))
     results, errors = [], []
@@ -61,7 +64,7 @@ def reproduce(
 
 
 def write_result(result: TutorialResult, seconds: float, file: Path) -> None:
-    """Print a result as a table row, and write it with its time, machine and versions."""
+    """Print a result as a table row, and write it with its duration, machine and versions."""
     report = {
         **asdict(result),
         "seconds": seconds,

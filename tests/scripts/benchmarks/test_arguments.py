@@ -19,5 +19,5 @@ def test_bad_values_are_named(changes, message):
 
 def test_cuda_needs_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="`device` cuda: torch finds no GPU; use cpu"):
+    with pytest.raises(ValueError, match="`device` is cuda, but torch finds no GPU; use cpu"):
         small_arguments(device="cuda")

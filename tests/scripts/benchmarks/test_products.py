@@ -24,7 +24,7 @@ def _few_sizes(monkeypatch):
 def test_every_routine_is_measured_and_gives_the_same(dtype, capsys):
     rules = linear.PRODUCTS
     cases = list(products.products_benchmark(small_arguments(dtype=[dtype]), DataArguments()))
-    assert capsys.readouterr().out.startswith("rules of: ") and linear.PRODUCTS is rules
+    assert capsys.readouterr().out.startswith("rules for: ") and linear.PRODUCTS is rules
     names = [case.name for case in cases]
     assert names[:2] == ["call of a product, 1 x 8 x 8", f"product, 1 x 128 x 128, {dtype}"]
     assert names[-3:] == [
@@ -69,7 +69,5 @@ def test_routines_give_the_same_product():
 def test_routines_of_a_cpu_are_not_those_of_a_gpu():
     args = small_arguments()
     args.device = "cuda"
-    with pytest.raises(
-        ValueError, match="^the routines are those of a CPU, but `device` is cuda; leave this benchmark"
-    ):
+    with pytest.raises(ValueError, match="^the routines are for CPUs, but `device` is cuda; leave this benchmark"):
         next(products.products_benchmark(args, DataArguments()))

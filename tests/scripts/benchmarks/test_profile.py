@@ -32,5 +32,5 @@ def test_the_summary_counts_kernels_and_copies():
         event(DeviceType.CUDA, 10, 11000.0),
         event(DeviceType.CUDA, 10, 20000.0, annotation=True),
     ]
-    assert summary(averages) == "the GPU is busy for 2.0 ms a call, with 3 kernels and copies"
+    assert summary(averages) == "GPU busy for 2.0 ms per call, with 3 kernels and copies"
     assert summary(averages[:1]) == ""

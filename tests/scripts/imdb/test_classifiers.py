@@ -37,7 +37,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("empty", "cannot be loaded"),
         ("missing", "cannot be loaded"),
-        ("translator", "is no BERT: its model type is 'vanilla_transformer'"),
+        ("translator", "is not a BERT: its model type is 'vanilla_transformer'"),
     ],
 )
 def test_a_folder_without_a_bert_is_named(folders: Path, name: str, reason: str):

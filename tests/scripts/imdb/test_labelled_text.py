@@ -140,7 +140,7 @@ def test_one_label_folder_only_is_refused(tmp_path: Path):
 def test_no_texts_no_json_and_no_data_set_are_refused(tmp_path: Path):
     files = write_splits(tmp_path)
     Path(files["train_file"]).write_text("", encoding="utf-8")
-    with pytest.raises(DataError, match=r"train\.jsonl: no texts in it"):
+    with pytest.raises(DataError, match=r"train\.jsonl: no texts found"):
         load(**files)
     Path(files["train_file"]).write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match=r"train\.jsonl, line 1: not JSON"):
