@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from .machine import resident_bytes, child_environment
+from .machine import child_environment, resident_bytes
 
 COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0")
 

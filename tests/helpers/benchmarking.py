@@ -19,7 +19,7 @@ def small_arguments(folder: Path = Path("runs"), **changes: Any) -> BenchmarkArg
 
 
 def small_options(**changes: Any) -> list[str]:
-    """The same arguments as words of a command line."""
+    """The same arguments as command-line words."""
     words: list[str] = []
     for name, value in {**SMALL, **changes}.items():
         words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]

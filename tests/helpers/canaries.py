@@ -1,4 +1,4 @@
-"""Folders of strangers: a trace is left on the disk as soon as any of their code runs."""
+"""Untrusted model folders that leave a trace file as soon as any of their code runs."""
 
 import json
 import pickle
@@ -10,7 +10,7 @@ import torch
 
 from translators import save_publishable
 
-# Python that a module of the folder holds.
+# Source of a module in the folder.
 MODULE = """from pathlib import Path
 Path({trace!r}).write_text(__name__)
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -51,32 +51,32 @@ def write_module(folder: Path, trace: Path, name: str = "canary.py") -> None:
 
 
 def model_of_code(folder: Path, trace: Path, module: str = "canary") -> None:
-    """Configuration and model are classes of a module in the folder."""
+    """Configuration and model classes come from a module in the folder."""
     auto_map = {"AutoConfig": f"{module}.Config", **dict.fromkeys(MODEL_CLASSES, f"{module}.Model")}
     change_json(folder / "config.json", model_type="stranger", auto_map=auto_map)
     write_module(folder, trace)
 
 
 def model_of_another_repository(folder: Path, trace: Path) -> None:
-    """They are classes of another repository on the Hub."""
+    """Configuration and model classes come from another repository on the Hub."""
     model_of_code(folder, trace, "someone/else--canary")
 
 
 def tokenizer_of_code(folder: Path, trace: Path) -> None:
-    """The tokenizer is a class of a module in the folder."""
+    """The tokenizer class comes from a module in the folder."""
     auto_map = {"AutoTokenizer": [None, "canary.Tokenizer"]}
     change_json(folder / "tokenizer_config.json", tokenizer_class="Tokenizer", auto_map=auto_map)
     write_module(folder, trace)
 
 
 def tokenizer_alone(folder: Path, trace: Path) -> None:
-    """A tokenizer of code without a model, whose own tokenizer would be used instead."""
+    """A tokenizer with its own code, without a model, whose family's tokenizer would be used instead."""
     tokenizer_of_code(folder, trace)
     (folder / "config.json").unlink()
 
 
 def classes_beside_known_ones(folder: Path, trace: Path) -> None:
-    """A known model whose folder brings classes of its own as well."""
+    """A known model type whose folder also has its own classes."""
     auto_map = {"AutoConfig": "canary.Config", **dict.fromkeys(MODEL_CLASSES, "canary.Model")}
     change_json(folder / "config.json", auto_map=auto_map)
     change_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": [None, "canary.Tokenizer"]})
@@ -84,7 +84,7 @@ def classes_beside_known_ones(folder: Path, trace: Path) -> None:
 
 
 def generation_of_code(folder: Path, trace: Path) -> None:
-    """The folder brings a search of its own."""
+    """The folder has its own `generate` function."""
     write_module(folder, trace, "custom_generate/generate.py")
 
 
@@ -95,14 +95,14 @@ def pickled_weights(folder: Path, trace: Path) -> None:
 
 
 def plain_pickle(folder: Path, trace: Path) -> None:
-    """The same, not even a file of torch.save."""
+    """The same as a plain pickle, not written by `torch.save`."""
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(trace)))
 
 
 Canary = Callable[[Path, Path], None]
 
-# What a folder that must not run may hold.
+# All kinds of code that must not run.
 CANARIES: tuple[Canary, ...] = (
     model_of_code,
     model_of_another_repository,

@@ -1,4 +1,4 @@
-"""Source models with what a caller states of them, and comparisons of converted models with the originals."""
+"""Source models with the arguments that their conversion needs, and comparisons of converted and original models."""
 
 from functools import partial
 from typing import Any
@@ -70,7 +70,7 @@ CASES = {
         {**HEADS, **ENDS},
     ),
 }
-# What renamed weights do not determine, where a test states nothing else.
+# Defaults for what renamed weights do not determine.
 STATED = {
     "norm_position": "post", "activation_function": "relu", "scale_embedding": True, "layer_norm_eps": 1e-5,
     "first_position": 0, "unbiased_norms": False, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
@@ -88,7 +88,7 @@ def convert(source: Any, layout: str | None = None, **options: Any) -> Conversio
 
 
 def refused(message: str, source: Any, layout: str | None = None, **options: Any) -> str:
-    """Check that a source is refused, and return the whole message, which is one line."""
+    """Check that a source is refused with one line, and return it."""
     with pytest.raises(ValueError, match=message) as caught:
         convert(source, layout, **options)
     assert "\n" not in str(caught.value)
@@ -106,7 +106,7 @@ def batch(model: nn.Module, rows: int = 3, length: int = 6) -> tuple[Tensor, Ten
 
 
 def normalized(logits: Tensor) -> Tensor:
-    """Log-probabilities: some originals return them, others logits."""
+    """Log-probabilities, since some originals return these and others logits."""
     return logits.log_softmax(-1)
 
 
@@ -131,7 +131,7 @@ def assert_same_logits(model: Any, converted: Any, length: int = 6) -> None:
 
 @torch.no_grad()
 def greedy(model: Any, source: Tensor, start: int, end: int | None, steps: int) -> list[int]:
-    """Decode one sentence as the originals do: from scratch at every step."""
+    """Decode one sentence like the originals, recomputing everything at each step."""
     ids = torch.tensor([[start]])
     for _ in range(steps):
         ids = torch.cat([ids, model(source, ids)[:, -1].argmax(-1, keepdim=True)], 1)

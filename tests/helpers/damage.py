@@ -1,4 +1,4 @@
-"""Seeded damage to files, and a child process with bounded memory to try them in."""
+"""Seeded damage to files, and a child process with bounded memory to use them in."""
 
 import json
 import multiprocessing
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 import transformers
 
-# Longer than any message may be, with room for the name of a folder.
+# Maximum length of a message, with room for a folder's name.
 LONGEST_MESSAGE = 1200
-# Bytes that a child may allocate beyond what it starts with.
+# Bytes that a child may allocate beyond its initial memory.
 MEMORY = 3 * 2**29
-# Seconds without a finished case after which a child hangs.
+# A child hangs if it finishes no case in this many seconds.
 PATIENCE = 120.0
 
 HOSTILE = (
@@ -31,7 +31,7 @@ HOSTILE = (
 
 
 def damaged_bytes(random: Random, data: bytes) -> bytes:
-    """Flip, cut, insert, double, zero or replace bytes."""
+    """Flip, truncate, insert, repeat, zero or replace bytes."""
     at, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
     end = min(end, at + random.choice((1, 2, 8, 100, len(data))))
     noise = random.randbytes(random.choice((1, 2, 8, 100)))
@@ -52,7 +52,7 @@ def damaged_bytes(random: Random, data: bytes) -> bytes:
 
 
 def damaged_json(random: Random, data: bytes, values: tuple[Any, ...] = HOSTILE) -> bytes:
-    """Replace, remove, rename, double or swap values, at any depth."""
+    """Replace, remove, rename, repeat or copy values, at any depth."""
     content = json.loads(data)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         _damage_value(random, content, values)
@@ -64,7 +64,7 @@ def damaged_json(random: Random, data: bytes, values: tuple[Any, ...] = HOSTILE)
 
 def _damage_value(random: Random, content: Any, values: tuple[Any, ...]) -> None:
     places = [(holder, key) for holder in _holders(content) for key in _keys(holder)]
-    # Most values are words of a vocabulary; the others are as interesting.
+    # Most values are vocabulary entries, so pick the others as often.
     shallow = [place for place in places if len(place[0]) < 20]
     if not places:
         return
@@ -99,7 +99,7 @@ def _keys(holder: Any) -> Any:
 
 
 def damaged_safetensors(random: Random, data: bytes) -> bytes:
-    """Damage the header: tensors missing, doubled, renamed, of another shape, type or place; or its length."""
+    """Damage the header (missing, swapped or renamed tensors, other shapes, types or offsets), its length or data."""
     size = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
     names = [name for name in header if name != "__metadata__"]
@@ -119,7 +119,7 @@ def damaged_safetensors(random: Random, data: bytes) -> bytes:
         elif kind == 5:
             header[name] = random.choice((None, [], "x", {"dtype": "F32"}))
         elif kind == 6:
-            # Whole and well-formed, with other content: the tensor that its name says is not there.
+            # Well-formed, but the tensor is stored under another name.
             header = {{name: f"{name}.moved"}.get(key, key): value for key, value in header.items()}
         elif kind == 7:
             other = random.choice(names)
@@ -134,7 +134,7 @@ def damaged_safetensors(random: Random, data: bytes) -> bytes:
 
 
 def outcomes(worker: Callable[[range], Iterator[str]], count: int, kinds: int) -> int:
-    """Return the number of cases, so many of each kind, after checking that each ends as it should."""
+    """Try `count` cases of each of `kinds` kinds; return their number after checking every outcome."""
     found = try_in_child(worker, range(count))
     assert [outcome for outcome in found if outcome.startswith("fault")] == []
     assert len(found) == count * kinds and {*found} == {"right", "refused"}
@@ -142,7 +142,7 @@ def outcomes(worker: Callable[[range], Iterator[str]], count: int, kinds: int) -
 
 
 def try_in_child(worker: Callable[..., Iterator[str]], *arguments: Any) -> list[str]:
-    """Run a generator in a child of bounded memory, and return what it yields; a hang or crash names the last item."""
+    """Run a generator in a child with bounded memory and return its items; a hang or crash names the last one."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_send_all, args=(sender, worker, arguments))
@@ -168,9 +168,9 @@ def _send_all(sender: Connection, worker: Callable[..., Iterator[str]], argument
 
 
 class DamagedFiles:
-    """Files in a folder, some of which each case damages.
+    """Files in a folder, some of which are damaged in each case.
 
-    A subclass says how (`damaged`), uses what is there (`use`), and checks messages (`fault_of_message`).
+    Subclasses damage a file (`damaged`), use the folder (`use`), and check error messages (`fault_of_message`).
     """
 
     def __init__(self, kind: str, folder: Path):
@@ -178,7 +178,7 @@ class DamagedFiles:
         self.whole = {file.name: file.read_bytes() for file in folder.iterdir()}
 
     def try_case(self, number: int) -> str:
-        """Damage the files, use and mend them; return "right", "refused", or "fault: ..." with the case."""
+        """Damage, use and restore the files; return "right", "refused", or "fault: ..." with the case."""
         random = Random(f"{self.kind} {number}")
         damaged = {name: self.damaged(random, name) for name in self.names(random)}
         for name, data in damaged.items():
@@ -189,7 +189,7 @@ class DamagedFiles:
                 fault, outcome = self.use(damaged), "right"
         except ValueError as error:
             fault, outcome = self.fault_of_message(str(error), [*damaged]), "refused"
-        # Whatever it is, a panic of a library included, it must not be seen.
+        # No other exception may reach the user, not even a library's panic.
         except BaseException as error:
             fault = outcome = f"{type(error).__name__}: {str(error)[:300]}"
         for name in damaged:
@@ -201,18 +201,18 @@ class DamagedFiles:
         return [random.choice(sorted(self.whole))]
 
     damaged: Callable[[Random, str], bytes | None]
-    # Returns a fault of the result, if it has one.
+    # Returns the fault of a wrong result.
     use: Callable[[dict[str, bytes | None]], str | None]
 
     def fault_of_message(self, message: str, names: list[str]) -> str | None:
-        """Return what is wrong with a message, if anything."""
+        """Return the fault of an unacceptable message."""
         if "\n" in message or len(message) > LONGEST_MESSAGE:
             return f"a message of {len(message)} characters: {message[:300]}"
         return None
 
 
 def try_kinds(damaged: Callable[[str, Path], Any], numbers: range, kinds: tuple[str, ...]) -> Iterator[str]:
-    """Yield the outcome of each case of each kind, in a folder of its own and bounded memory."""
+    """Yield the outcome of every case, with a folder per kind and bounded memory."""
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -226,7 +226,7 @@ def try_kinds(damaged: Callable[[str, Path], Any], numbers: range, kinds: tuple[
 
 
 def limit_memory() -> None:
-    """Bound the address space of this process to what it has now and `MEMORY` more."""
+    """Limit the address space of this process to its present size plus `MEMORY`."""
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[0])
     _, largest = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,4 +1,4 @@
-"""Damaged source checkpoints of every layout, converted."""
+"""Convert damaged source checkpoints of every layout."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ RESHAPED: tuple[Shape, ...] = (
     lambda random, tensor: torch.cat([tensor, tensor]) if tensor.dim() else tensor,
     lambda random, tensor: tensor[None],
     lambda random, tensor: torch.zeros(()),
-    # Without the memory for its numbers: all are one.
+    # Expanded, so that it takes no memory.
     lambda random, tensor: torch.zeros(1).expand(random.choice((2**20, 2**33)), 2**10),
 )
 RETYPED: tuple[Shape, ...] = (
@@ -39,14 +39,14 @@ INDICES = ("9", "999999999", "9" * 5000, "-1", "01", "٣", "")
 
 
 class DamagedCheckpoint(DamagedFiles):
-    """A source checkpoint that each case damages in its tensors, its settings or its bytes."""
+    """A source checkpoint with damaged tensors, settings or bytes in each case."""
 
     def __init__(self, kind: str, folder: Path):
         torch.manual_seed(0)
         self.options: dict[str, Any] = {}
         if kind in conversions.CASES:
             _, model, self.options = conversions.build(kind)
-            # What most programs save beside the weights.
+            # Most programs save more than weights.
             self.content: Any = {"state_dict": model.state_dict(), "epoch": 3, "hyper_parameters": {"dropout": 0.1}}
             torch.save(self.content, folder / "weights.pt")
         elif kind == "fairseq":
@@ -90,7 +90,7 @@ class DamagedCheckpoint(DamagedFiles):
         elif kind == 3:
             weights[key] = random.choice(HOSTILE)
         elif kind in (4, 5):
-            # Some have no such type or shape.
+            # Not every tensor can take every type or shape.
             with contextlib.suppress(RuntimeError, IndexError):
                 weights[key] = random.choice(RESHAPED if kind == 4 else RETYPED)(random, tensor)
         elif kind == 6:
@@ -109,10 +109,10 @@ class DamagedCheckpoint(DamagedFiles):
             changed[name] = random.choice((*HOSTILE, settings, 10**12))
 
     def use(self, damaged: dict[str, bytes | None]) -> str | None:
-        """Convert: every weight must be mapped and, if unchanged, be the source's."""
+        """Convert; every weight must be mapped and, if not transformed, equal the source's."""
         found = convert_checkpoint(self.source, None, dry_run=True, **self.options)
         if found.config.max_position_embeddings < 10**6:
-            # Loads the weights strictly: none is missing, none too many, each of its shape.
+            # Loads the weights strictly.
             found.model()
         stored = read_checkpoint(self.source).weights
         if unmapped := found.weights.keys() - {row.name for row in found.mapping}:
@@ -127,5 +127,5 @@ class DamagedCheckpoint(DamagedFiles):
 
 
 def try_checkpoints(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
-    """Yield the outcome of each damaged checkpoint, so many of each kind."""
+    """Yield the outcome of every damaged checkpoint, for each kind."""
     yield from try_kinds(DamagedCheckpoint, numbers, kinds)

@@ -1,4 +1,4 @@
-"""Damaged folders of models and their tokenizers, loaded and used for a translation."""
+"""Load damaged folders of models and tokenizers, and translate with them."""
 
 import json
 import re
@@ -28,7 +28,7 @@ SETTINGS = {
 
 @cache
 def files_of(kind: str) -> dict[str, bytes]:
-    """Return the files of a whole folder by their names."""
+    """Return the files of an undamaged folder by name."""
     model, tokenizer = build("shared" if kind == "sharded" else kind, encoder_layers=1, decoder_layers=1)
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.generation_config.update(**SETTINGS)
@@ -39,7 +39,7 @@ def files_of(kind: str) -> dict[str, bytes]:
 
 
 class DamagedFolder(DamagedFiles):
-    """The folder of a model in which each case damages one or two files."""
+    """A model folder with one or two damaged files in each case."""
 
     def __init__(self, kind: str, folder: Path):
         for name, data in files_of(kind).items():
@@ -58,7 +58,7 @@ class DamagedFolder(DamagedFiles):
         if kind == 1:
             return self.whole[random.choice(sorted(self.whole))]
         if kind == 2:
-            # The file of another model.
+            # The same file of another model.
             return files_of("learned" if self.kind != "learned" else "pair").get(name, b"{}")
         damages: tuple[Any, ...] = (damaged_bytes, damaged_json, damaged_json, damaged_json)
         if name.endswith(".safetensors"):
@@ -66,7 +66,7 @@ class DamagedFolder(DamagedFiles):
         return random.choice(damages)(random, data)
 
     def use(self, damaged: dict[str, bytes | None]) -> str | None:
-        """Load what is damaged and translate; return a fault of the result, if it has one."""
+        """Load the damaged parts and translate; return the fault of a wrong result."""
         of_tokenizer = {name for name in damaged if "tokenizer" in name}
         model, tokenizer = self.model, self.tokenizer
         if of_tokenizer != damaged.keys():
@@ -77,7 +77,7 @@ class DamagedFolder(DamagedFiles):
         stored = {name: tensor for weights in files for name, tensor in weights.items()}
         weights = model.state_dict()
         for name, tensor in stored.items():
-            # A model of another family may have more in its file than it uses.
+            # Files of other families may have unused tensors.
             if name in weights and not torch.equal(weights[name], tensor.to(weights[name].dtype)):
                 return f"{name} is not the one in the file"
         # Marian computes its positions.
@@ -96,24 +96,24 @@ class DamagedFolder(DamagedFiles):
         return hypothesis.text
 
     def _is_unchanged(self, damaged: dict[str, bytes | None]) -> bool:
-        """Whether the files say the same as before, by spelling it otherwise."""
+        """Whether the files are merely spelled differently."""
         try:
             return all(json.loads(data or b"") == json.loads(self.whole[name]) for name, data in damaged.items())
-        # Weights; or a file that nobody reads, such as the placeholder of two vocabularies.
+        # Weights, or a file that nothing reads, such as the placeholder of two vocabularies.
         except (ValueError, RecursionError):
             return False
 
     def fault_of_message(self, message: str, names: list[str]) -> str | None:
-        """Return what is wrong with a message: it names a damaged file, a weight or a setting, on one short line."""
+        """Return the fault of a message that is not one short line naming a damaged file, a weight or a setting."""
         if fault := super().fault_of_message(message, names):
             return fault
         places = r"`\w+`|\w+\.(weight|bias|json|safetensors)|numbers in \w+|has no place for"
-        # Weights of 1e38 are finite; what they compute is not.
+        # Weights of 1e38 are finite, but activations overflow.
         if any(name in message for name in names) or re.search(f"{places}|activations overflow", message):
             return None
         return f"a message without a place: {message}"
 
 
 def try_models(numbers: range, kinds: tuple[str, ...] = KINDS) -> Iterator[str]:
-    """Yield the outcome of each damaged folder, so many of each kind."""
+    """Yield the outcome of every damaged folder, for each kind."""
     yield from try_kinds(DamagedFolder, numbers, kinds)

@@ -1,4 +1,4 @@
-"""The devices that tests run on: the CPU, and a GPU where there is one."""
+"""The devices that tests run on: the CPU, and a GPU if there is one."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -10,19 +10,19 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 
-# Where the models of the ordinary tests are: `TEST_DEVICE=cuda`, as `make gpu-report` sets it, or the CPU.
+# Device of the ordinary tests; `make gpu-report` sets `TEST_DEVICE=cuda`.
 TEST_DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
-# Of tests that expect an error about a value. One that nothing checks would end the process's use of a GPU.
+# For tests that expect an error about a value; unchecked, a bad value would end the process's use of the GPU.
 CHECKS_VALUES = pytest.mark.skipif(
-    TEST_DEVICE != "cpu", reason="values on an accelerator are not checked, which would wait for it"
+    TEST_DEVICE != "cpu", reason="values on an accelerator are not checked, to avoid a device sync"
 )
 DROPS_SENTENCES = pytest.mark.skipif(TEST_DEVICE != "cpu", reason="sentences are dropped on a CPU only")
 
-# How far equal log-probabilities of batches of other sizes may differ: a GPU takes another kernel for each size.
+# Tolerance for log-probabilities across batch sizes: a GPU uses different kernels for different sizes.
 ACROSS_BATCHES = 1e-5 if TEST_DEVICE == "cpu" else 1e-4
 
 Parameters = ParamSpec("Parameters")
@@ -30,12 +30,12 @@ Made = TypeVar("Made")
 
 
 def on(device: str | torch.device, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch, or a model's dictionary of results, on a device."""
+    """Return a batch, or a model's outputs, on a device."""
     return send_to_device(dict(batch), device)
 
 
 def same_numbers(make: Callable[Parameters, Made]) -> Callable[Parameters, Made]:
-    """Let `make` draw weights or ids on the CPU, then move them to the default device, which would draw others."""
+    """Make `make` draw weights or ids on the CPU and move them to the default device, whose own draws would differ."""
 
     def moved(made: Any, device: torch.device) -> Any:
         if isinstance(made, Tensor | nn.Module):

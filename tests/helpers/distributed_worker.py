@@ -1,4 +1,4 @@
-"""What each of two processes does in `test_distributed.py`."""
+"""The program of both processes in `test_distributed.py`."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ import hf_vanilla_transformer  # noqa: F401  # registers the model with the Auto
 from processes import leave
 
 STEPS, RATE = 3, 0.05
-# As our trainer computes the loss.
+# Our trainer's loss options.
 TRAINING = {"smoothing": 0.1, "skip_logits": True}
 
 
@@ -36,12 +36,12 @@ def batches() -> list[dict[str, torch.Tensor]]:
 
 
 def part(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, torch.Tensor]:
-    """Return the rows of one process."""
+    """Return the rows of one rank."""
     return {name: rows[rank::world] for name, rows in batch.items()}
 
 
 def train(model, rank: int = 0, world: int = 1) -> list[float]:
-    """Train by plain gradient descent, and return the loss over all processes of each step."""
+    """Train with plain gradient descent, and return each step's loss over all processes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     device, losses = next(model.parameters()).device, []
     for batch in batches():
@@ -79,13 +79,13 @@ def fsdp2(folder: Path) -> dict:
 
 
 def fsdp2_by_plan(folder: Path) -> dict:
-    """Load a model sharded by its own plan, train it, decode with it, and save it unsharded."""
+    """Load a model sharded by its own plan, train it, decode, and save it unsharded."""
     rank, world = dist.get_rank(), dist.get_world_size()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, distributed_config=DistributedConfig(fsdp_size=world))
     model.train()
     sharded = sorted(name for name, module in model.named_modules() if isinstance(module, FSDPModule))
     losses = train(model, rank, world)
-    # Decoding begins with the encoder, before the whole model has gathered what is its own.
+    # Decoding starts with the encoder, before the root module has gathered its own parameters.
     register_fsdp_forward_method(model, "generate")
     ids = model.eval().generate(**source_of(batches()[0]), max_new_tokens=6, eos_token_id=None)
     model.save_pretrained(folder / "trained", is_main_process=rank == 0)
@@ -98,7 +98,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def source_of(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return what `generate()` takes of a batch."""
+    """Return the inputs of `generate()` in a batch."""
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
 
 
@@ -106,9 +106,9 @@ def tensor_parallel(folder: Path) -> dict:
     """Decode and compute a gradient with heads and feed-forward units sharded."""
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, tp_plan="auto")
     layer = model.model.encoder.layers[0]
-    shares = [layer.self_attn.q_proj.weight, layer.self_attn.out_proj.weight, layer.fc1.weight, layer.fc2.weight]
-    assert all(isinstance(weight, DTensor) for weight in shares)
-    local = [tuple(weight.to_local().shape) for weight in shares]
+    sharded = [layer.self_attn.q_proj.weight, layer.self_attn.out_proj.weight, layer.fc1.weight, layer.fc2.weight]
+    assert all(isinstance(weight, DTensor) for weight in sharded)
+    local = [tuple(weight.to_local().shape) for weight in sharded]
     batch = batches()[0]
     outputs = model(**batch)
     loss = model(**batch, **TRAINING).loss

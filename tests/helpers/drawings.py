@@ -1,4 +1,4 @@
-"""What tests read of a figure."""
+"""Accessors of figures for tests."""
 
 import torch
 from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Small experiments: text files, options of a tiny model, and a look at what a run has written."""
+"""Small experiments: text files, options of a tiny model, and readers of run folders."""
 
 import json
 import random
@@ -23,7 +23,7 @@ SCHEDULE = {"max_tokens": 400, "warmup_steps": 10, "num_train_epochs": 2, "loggi
 
 
 def sentences(rows=80, seed=0):
-    """Pairs of sentences, the target having the words of the source in capitals; other seeds have other sources."""
+    """Pairs of sentences whose target is the upper-cased source; seeds share no sources."""
     generator, words = random.Random(seed), ["ant", "bee", "cat", "dog", "eel", "fox"]
     lines = (" ".join(generator.choices(words, k=generator.randint(2, 6))) for _ in count())
     own = (line for line in lines if sum(map(ord, line)) % 3 == seed)
@@ -38,7 +38,7 @@ def write_splits(folder):
 
 
 def arguments(folder, model=MODEL, **options):
-    """Return the three kinds of arguments of a run of the tiny model."""
+    """Return the three argument objects of a run with the tiny model."""
     machine = {"use_cpu": TEST_DEVICE.startswith("cpu"), "disable_tqdm": True, "output_dir": str(folder)}
     options = {**model, **SCHEDULE, **machine, **options}
     kinds = (ModelArguments, DataArguments, VanillaTransformerTrainingArguments)
@@ -49,7 +49,7 @@ def arguments(folder, model=MODEL, **options):
 
 
 def train(folder, model=MODEL, **options):
-    """Run an experiment, and return its results as its folder holds them."""
+    """Run an experiment, and return its results as stored in its folder."""
     returned = train_translation(*arguments(folder, model, **options))
     results = json.loads(Path(folder, "all_results.json").read_text())
     assert returned == results
@@ -57,7 +57,7 @@ def train(folder, model=MODEL, **options):
 
 
 def set_up(folder, model=MODEL, **options):
-    """Set an experiment up, and train nothing."""
+    """Set up an experiment without training."""
     return experiment_setup.set_up(*arguments(folder, model, **options))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, put where training or a saved model meets them."""
+"""Injection of non-finite numbers into training."""
 
 from collections.abc import Collection
 from itertools import count
@@ -11,7 +11,7 @@ NUMBERS = (float("nan"), float("inf"), float("-inf"))
 
 
 def spoil_losses(monkeypatch: pytest.MonkeyPatch, passes: Collection[int], value: float) -> None:
-    """Add a value to the loss of these forward passes in training, counted from 0; their gradients stay finite."""
+    """Add a value to the loss in these training forward passes, counted from 0; gradients stay finite."""
     compute, number = Seq2SeqTrainer.compute_loss, count()
 
     def spoiled(self, model, *args, **kwargs):

@@ -1,10 +1,10 @@
-"""Strategies and checks of the fuzz tests."""
+"""Strategies and checks for the fuzz tests."""
 
 from typing import Any
 
 from hypothesis import strategies as st
 
-# Characters that end lines or words for some programs, spell markup or special tokens, or combine with others.
+# Characters that end lines or words in some programs, spell markup or special tokens, or combine with others.
 AWKWARD = [
     "\t", "\r", "\v", "\f", "\0", "\x1c", "\x85", "\xa0", "\u2028", "\u2029", "\u2581", "\ufeff", "\ufffd",
     "\U0010ffff", "e\u0301", "\u200d", "\u202e", "İ", "ß", "ﬁ", "漢", "🙂", "'", '"', ",", "\\", "{", "[", "#", "Ġ",
@@ -13,7 +13,7 @@ AWKWARD = [
 
 
 def texts(without: str = "", max_size: int = 8) -> st.SearchStrategy[str]:
-    """Texts of common and awkward characters, without these characters and line feeds."""
+    """Texts of common and awkward characters, without line feeds and the characters in `without`."""
     excluded = "\n" + without
     awkward = [each for each in AWKWARD if not set(each) & set(excluded)]
     characters = st.characters(exclude_categories=["Cs"], exclude_characters=excluded)
@@ -23,7 +23,7 @@ def texts(without: str = "", max_size: int = 8) -> st.SearchStrategy[str]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error after checking that it is one line of bearable length."""
+    """Return an error's message after checking that it is one line of reasonable length."""
     message = str(error)
     assert message and "\n" not in message and len(message) < 2000, message
     return message

@@ -1,4 +1,4 @@
-"""A Hub of the tests' own on the loopback device: what `huggingface_hub` asks of one to push and to load models."""
+"""A local Hub server with the routes that `huggingface_hub` uses to push and load models."""
 
 import base64
 import hashlib
@@ -30,7 +30,7 @@ class Repository:
     branches: dict[str, str] = field(default_factory=dict)
 
     def commit(self, branch: str, files: dict[str, bytes]) -> str:
-        """Store the files as the newest of a branch, and return the commit's id."""
+        """Commit files as the new head of a branch, and return the commit's id."""
         hashes = sorted((name, hashlib.sha1(data).hexdigest()) for name, data in files.items())
         sha = hashlib.sha1(repr((len(self.commits), hashes)).encode()).hexdigest()
         self.commits[sha] = files
@@ -38,14 +38,14 @@ class Repository:
         return sha
 
     def find(self, revision: str) -> str | None:
-        """Return the commit that a branch or an id names."""
+        """Return the commit of a branch name or commit id."""
         return self.branches.get(revision) or (revision if revision in self.commits else None)
 
 
 class Hub(ThreadingHTTPServer):
-    """Repositories in memory; `requests` lists what was asked, `unknown` what it has no answer for.
+    """Repositories in memory; `requests` lists all requests, `unknown` those without a route.
 
-    `refuse_with` is a status to answer every commit with, `refuse_objects_with` the same for large files.
+    `refuse_with` is a status that refuses every commit, `refuse_objects_with` one that refuses large files.
     """
 
     daemon_threads = True
@@ -61,21 +61,19 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens: what HF_ENDPOINT must be."""
+        """The address, as HF_ENDPOINT."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
     protocol_version = "HTTP/1.1"
     server: Hub
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing on standard error."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Find the route of the request, and follow it."""
+        """Dispatch the request to its route."""
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("Transfer-Encoding") == "chunked":
             self.body = b"".join(self.chunks())
@@ -93,19 +91,19 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_PUT = do_GET
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the body of a request that does not say its length."""
+        """Yield the chunks of a body without Content-Length."""
         while size := int(self.rfile.readline(), 16):
             yield self.rfile.read(size)
             self.rfile.readline()
         self.rfile.readline()
 
     def reply(self, status: int, content: Any = b"", **headers: str) -> None:
-        """Send bytes, or JSON."""
+        """Send bytes as they are, anything else as JSON."""
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
-        # The answer to HEAD tells the length of what GET would bring.
+        # HEAD returns the length of GET's body.
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
@@ -113,11 +111,11 @@ class Handler(BaseHTTPRequestHandler):
 
     @property
     def logged_in(self) -> bool:
-        """Whether the request carries the right token."""
+        """Whether the request has the right token."""
         return self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
     def repository(self, repo: str) -> Repository | None:
-        """Return a repository that the request may see, or say that there is none."""
+        """Return a repository that the request may access, or reply that it does not exist."""
         found = self.server.repositories.get(repo)
         if found is None or (found.private and not self.logged_in):
             self.reply(401, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
@@ -162,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.refuse_objects_with:
             return self.reply(self.server.refuse_objects_with, {"error": "refused"})
         if hashlib.sha256(self.body).hexdigest() != oid:
-            return self.reply(400, {"error": "The content is not what its id says"})
+            return self.reply(400, {"error": "The content does not match its id"})
         self.server.objects[oid] = self.body
         self.reply(200)
 
@@ -228,7 +226,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def agents(self) -> None:
-        """Have no list of harnesses, which the library asks for once a day."""
+        """No list of harnesses, which the library requests once a day."""
         self.reply(404, {"error": "Not found"})
 
     def whoami(self) -> None:
@@ -241,14 +239,14 @@ class Handler(BaseHTTPRequestHandler):
         self.reply(400 if problem else 200, problem.encode() if problem else {"errors": [], "warnings": []})
 
 
-# What the Hub's specification of model cards asks of their front matter:
+# The front matter of model cards, as the Hub specifies it:
 # https://github.com/huggingface/hub-docs/blob/main/modelcard.md
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?|multilingual|code")
 DATASET = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
 def card_problem(metadata: dict[str, Any]) -> str | None:
-    """Return what the specification forbids of a card's front matter, if anything."""
+    """Return how a card's front matter violates the specification, or None."""
     lists = {name: metadata.get(name, []) for name in ("language", "tags", "datasets")}
     for name, values in lists.items():
         if not all(isinstance(value, str) for value in values):
@@ -292,7 +290,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
 
 @contextmanager
 def running_hub() -> Iterator[Hub]:
-    """Serve a Hub as long as the context lasts."""
+    """Serve a Hub within the context."""
     with Hub() as hub:
         thread = threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True)
         thread.start()
@@ -304,13 +302,13 @@ def running_hub() -> Iterator[Hub]:
 
 
 def environment(hub: Hub, home: Any, **more: str) -> dict[str, str]:
-    """Return the environment of a process that knows no Hub but this one, and has an empty cache of its own."""
+    """Return environment variables for a process that uses only this Hub and a cache of its own."""
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(home),
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        # The protocol of large files that the tests' Hub does not speak.
+        # This Hub does not support the Xet protocol for large files.
         "HF_HUB_DISABLE_XET": "1",
         "NO_PROXY": "*",
         "OMP_NUM_THREADS": "1",
@@ -320,13 +318,13 @@ def environment(hub: Hub, home: Any, **more: str) -> dict[str, str]:
 
 @contextmanager
 def hub_of_this_process(monkeypatch: pytest.MonkeyPatch, home: Any) -> Iterator[Hub]:
-    """Make a new Hub the one that this very process knows, logged in."""
+    """Make this process use a new Hub, logged in."""
     with running_hub() as hub:
         for name, value in {"ENDPOINT": hub.url, "HF_HUB_OFFLINE": False, "HF_HUB_DISABLE_XET": True}.items():
             monkeypatch.setattr(huggingface_hub.constants, name, value)
         for name, value in environment(hub, home, HF_TOKEN=TOKEN).items():
             monkeypatch.setenv(name, value)
-        # transformers keeps the client of the first Hub that it asked.
+        # transformers caches the client of the first Hub.
         monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
         yield hub
     huggingface_hub.utils.close_session()

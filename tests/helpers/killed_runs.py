@@ -1,6 +1,6 @@
-"""Runs of the training command that are killed at a chosen moment, and everything that they leave behind.
+"""Run the training command, kill it at a chosen moment, and compare what it leaves behind.
 
-Each is a process of its own, forked from one that has imported everything: it starts at once, and dies as any process.
+Each run is a process forked from one that has imported everything, so that it starts quickly.
 """
 
 import json
@@ -30,10 +30,10 @@ from processes import leave, print_to, surroundings, worlds
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
 
-# A run takes seconds; one that hangs is ended.
+# A run takes seconds; one that hangs is killed after this many.
 LIMIT = 600
 
-# Python's audit events of changes to files; of "open", those for writing.
+# Python's audit events for file changes; "open" counts only for writing.
 FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir")
 
 # Functions whose calls are events too: writers in C++ and Rust, and phases of a run.
@@ -47,16 +47,16 @@ FUNCTIONS = (
     f"{PACKAGE}.evaluation:Evaluation.translations",
 )
 
-# Entries of JSON files that are times, or follow from them: the checksums of trainer_state.json and the manifest.
+# JSON entries that depend on time, including the checksums of trainer_state.json and of the manifest.
 TIMES = re.compile(r".*_runtime|.*_per_second|seconds|trainer_state\.json|checksum")
-# The same in a model card.
+# Text in a model card that depends on time.
 CARD_TIMES = re.compile(r"[\d.]+ minutes|\(\d+ source and target tokens per second")
 
 
 class Moment(NamedTuple):
     """The `number`-th event that matches a pattern, such as "step", "call load_model" or "open */README.md".
 
-    With `size`, the run is killed as soon as it then writes beyond so many bytes of a file. `end` is its signal.
+    With `size`, the run is then killed as soon as it writes beyond that many bytes of a file. `end` is the signal.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
 
 
 class Runs:
-    """Runs of one command, in `folder`; `log` is what they printed, `events` those of the last that was not killed."""
+    """Runs of one command in `folder`; `log` has their output, `events` the events of the last run."""
 
     def __init__(self, parent: Path, processes: int = 1, **options: object) -> None:
         parent.mkdir()
@@ -80,21 +80,21 @@ class Runs:
         return self._trace.read_text().splitlines()
 
     def start_over(self) -> None:
-        """Forget all runs."""
+        """Delete the traces of all runs."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.log.unlink(missing_ok=True)
 
     def run(self, moment: Moment | None = None) -> bool:
-        """Run the command; return whether it was ended at the moment, in all of its processes."""
+        """Run the command; return whether it was killed at the moment, in all of its processes."""
         self._trace.unlink(missing_ok=True)
         environments: list[dict[str, str]] = worlds(self.processes) if self.processes > 1 else [{}]
-        # Killed runs leave semaphores to the process that counts them, which warns at its end.
+        # multiprocessing's resource tracker warns of semaphores left behind by killed runs.
         quiet = {"PYTHONWARNINGS": "ignore::UserWarning"}
         with mock.patch.dict(os.environ, {**surroundings(), **quiet}):
             runs = [FORKS.Process(target=_run, args=(self, each, moment)) for each in environments]
             for run in runs:
                 run.start()
-        # The first process is the one that is killed, and then the others are.
+        # Only the first process gets killed at the moment; the others follow.
         runs[0].join(LIMIT)
         interrupted = moment is not None and runs[0].exitcode == 128 + moment.end
         killed = interrupted or runs[0].exitcode in (-signal.SIGKILL, -signal.SIGXFSZ)
@@ -107,13 +107,13 @@ class Runs:
         return killed
 
     def content(self) -> dict[str, str | bytes]:
-        """Return everything in the folder, by path, without times."""
+        """Return the content of all files in the folder by path, without times."""
         files = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): _content(path) for path in files}
 
 
 def differences(expected: dict[str, str | bytes], found: dict[str, str | bytes]) -> list[str]:
-    """Return how two contents differ: names of files, and the lines of texts."""
+    """Return how two contents differ: file names, and lines of text files."""
     report = []
     for name in sorted({*expected, *found}):
         one, other = expected.get(name), found.get(name)
@@ -142,7 +142,7 @@ def _without_times(value: Any) -> Any:
 def _run(runs: Runs, environment: dict[str, str], moment: Moment | None) -> None:
     print_to(runs.log)
     os.environ.update(environment)
-    # The default of a new process, for the workers of data loaders.
+    # Workers of data loaders fork, as they do by default on Linux.
     multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     sys.argv = [PROGRAM, *runs.words]
@@ -154,16 +154,16 @@ def _run(runs: Runs, environment: dict[str, str], moment: Moment | None) -> None
 
 
 def _watch(folder: str, trace: Path, moment: Moment | None) -> None:
-    """Write the events of this process to a file, and kill it at the moment."""
+    """Log the events of this process, and kill it at the moment."""
     own, seen, lines = os.getpid(), 0, trace.open("w", buffering=1)
 
     def on_event(kind: str, args: tuple[Any, ...]) -> None:
         nonlocal seen
-        # Workers of a data loader inherit the hook.
+        # Data loader workers inherit the hook.
         if kind not in ("step", "call", *FILE_EVENTS) or os.getpid() != own:
             return
         what = str(args[0]) if args else ""
-        # Within a folder that is deleted, names are relative to it.
+        # `shutil.rmtree` uses names relative to the folder that it deletes.
         if kind in FILE_EVENTS and not what.startswith(folder) and kind not in ("os.remove", "os.rmdir"):
             return
         if kind == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
@@ -182,7 +182,7 @@ def _watch(folder: str, trace: Path, moment: Moment | None) -> None:
 
 
 def _announce(name: str) -> None:
-    """Make the calls of a function events."""
+    """Report calls of a function as events."""
     owner, _, attribute = name.replace(":", ".").rpartition(".")
     function = resolve_name(name)
 
@@ -197,7 +197,7 @@ def _die(moment: Moment) -> None:
     if moment.size is None:
         os.kill(os.getpid(), moment.end)
     else:
-        # Its default action ends the process in the middle of the write, as SIGKILL would; Python ignores it.
+        # Python ignores SIGXFSZ; its default action ends the process in the middle of the write, as SIGKILL would.
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (moment.size, moment.size))

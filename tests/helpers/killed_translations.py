@@ -1,4 +1,4 @@
-"""Translations that get a signal at a chosen moment, in processes forked from one that has imported everything."""
+"""Translations that receive a signal at a chosen moment, in processes forked from one that has imported everything."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ from processes import print_to, surroundings
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([__name__])
 
-# A translation takes a second; one that hangs is ended.
+# A translation takes a second; one that hangs is killed after this many.
 LIMIT = 600
 
 # Python's audit events that change a folder.
@@ -30,28 +30,28 @@ FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.tru
 
 
 class Moment(NamedTuple):
-    """The `number`-th event of a run: before a change of a file beside the output, or before a line."""
+    """The `number`-th event of a run; events precede changes of files named like the output, and lines."""
 
     number: int
     sent: signal.Signals = signal.SIGKILL
 
 
 def start(words: list[str], log: Path, moment: Moment | None = None, limit: int = 0, **world: str) -> BaseProcess:
-    """Start `translate` with options `words`, in `world`, the environment of one of several processes.
+    """Start `translate` with the options `words`; `world` is the environment of one of several processes.
 
-    The log gets what it prints, and "events: n" if it ends by itself. `limit`, the most bytes of a file or 0, stands
-    in for a full disk.
+    The log gets its output, and "events: n" if it ends by itself. `limit`, the maximum bytes of a file or 0, simulates
+    a full disk.
     """
     process = FORKS.Process(target=_translate, args=(words, log, moment, limit, world))
-    # The server of forks, which begins with the first process, finds this module by PYTHONPATH; what counts semaphores
-    # begins with it, and warns of those that killed processes leave.
+    # The first process starts the fork server, which needs PYTHONPATH to find this module, and the resource tracker,
+    # which warns of semaphores left behind by killed processes.
     with mock.patch.dict(os.environ, {**surroundings(), "PYTHONWARNINGS": "ignore::UserWarning"}):
         process.start()
     return process
 
 
 def end(process: BaseProcess) -> int:
-    """Wait for its end and return its status, negative for a signal."""
+    """Wait for a process and return its exit status, negative for a signal."""
     process.join(LIMIT)
     if process.is_alive():
         process.kill()
@@ -72,7 +72,7 @@ def _translate(words: list[str], log: Path, moment: Moment | None, limit: int, w
 
 
 def watch(output: str, moment: Moment | None) -> Any:
-    """Count the events of this process, and send it the signal at its moment."""
+    """Count the events of this process, and send it the signal at the moment."""
     numbers = count(1)
 
     def event() -> None:
@@ -95,7 +95,7 @@ def watch(output: str, moment: Moment | None) -> Any:
 
 
 if __name__ == "__main__":
-    # One of the processes of a launcher: KILLED-RANK EVENT OPTIONS...
+    # Started by a launcher with arguments KILLED_RANK EVENT OPTIONS...
     rank, number, *options = sys.argv[1:]
     torch.set_num_threads(1)
     if os.environ["RANK"] == rank:

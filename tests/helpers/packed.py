@@ -1,4 +1,4 @@
-"""Pairs of unequal lengths as padded and as packed batches, and attention within packed sequences, one at a time."""
+"""Pairs of unequal lengths as padded and packed batches, and reference attention over packed sequences."""
 
 import inspect
 from typing import Any
@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_vanilla_transformer.data.batching import collate_packed
 from tiny import VOCABULARY
 
-# Of the sources and of the targets: sequences of one token, alone and on both sides, and equal neighbours.
+# Lengths of sources and targets: sequences of one token, on one side and on both, and equal neighbours.
 LENGTHS = ([5, 1, 7, 3, 3, 1], [4, 6, 1, 2, 2, 1])
 KERNEL = inspect.signature(varlen.varlen_attn)
 
@@ -48,7 +48,7 @@ def without_padding(x: Tensor, mask: Tensor) -> Tensor:
 def attention_by_sequence(
     query: Tensor, key: Tensor, value: Tensor, edges_q: Tensor, edges_k: Tensor, scale: float, causal: bool
 ) -> Tensor:
-    """Attend from packed queries (tokens, h, d_k) to keys of the same sequence."""
+    """Attend from packed queries (tokens, h, d_k) to the keys of the same sequence, one sequence at a time."""
     outputs = []
     for i in range(len(edges_q) - 1):
         queries, keys = slice(edges_q[i], edges_q[i + 1]), slice(edges_k[i], edges_k[i + 1])
@@ -59,17 +59,17 @@ def attention_by_sequence(
 
 
 def reference_varlen_attn(*args: Any, **kwargs: Any) -> Tensor:
-    """Stand in for `varlen_attn`: check what the kernel demands, and compute the same."""
-    given = KERNEL.bind(*args, **kwargs).arguments
-    query, key, value = (given[name] for name in ("query", "key", "value"))
+    """Replace `varlen_attn`: check the kernel's requirements, and compute the same result."""
+    inputs = KERNEL.bind(*args, **kwargs).arguments
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
     assert query.dtype == key.dtype == value.dtype
     assert key.shape == value.shape and query.shape[1:] == key.shape[1:] and query.shape[2] % 8 == 0
     for side, x in (("q", query), ("k", key)):
-        edges, longest = given[f"cu_seq_{side}"], given[f"max_{side}"]
+        edges, longest = inputs[f"cu_seq_{side}"], inputs[f"max_{side}"]
         assert edges.dtype == torch.int32 and edges.dim() == 1 and edges.is_contiguous()
         assert edges[0] == 0 and edges[-1] == len(x)
         assert type(longest) is int and longest == edges.diff().max()
     assert all(x.is_contiguous() for x in (query, key, value))
-    assert given["window_size"] in ((-1, 0), (-1, -1))
-    causal = given["window_size"] == (-1, 0)
-    return attention_by_sequence(query, key, value, given["cu_seq_q"], given["cu_seq_k"], given["scale"], causal)
+    assert inputs["window_size"] in ((-1, 0), (-1, -1))
+    causal = inputs["window_size"] == (-1, 0)
+    return attention_by_sequence(query, key, value, inputs["cu_seq_q"], inputs["cu_seq_k"], inputs["scale"], causal)

@@ -1,4 +1,4 @@
-"""Takes the documentation's pictures of the page, light, dark and on a phone: run with the model of `make demo`.
+"""Take the documentation's screenshots of the page, light, dark and on a phone, with the model of `make demo`.
 
 python tests/helpers/page_screenshots.py --model en-es=runs/demo
 """
@@ -21,15 +21,17 @@ PICTURES: dict[str, dict[str, Any]] = {
     "page-dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
     "page-phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", **PHONE},
 }
-# Enough for a page of few colours.
+# Palette size.
 COLORS = 128
 
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="As `vanilla-transformer serve` takes it.")
-    parser.add_argument("--text", default=TEXT, help="What to translate.")
-    parser.add_argument("--output_dir", default=ROOT / "docs" / "images", type=Path, help="For the pictures.")
+    parser.add_argument("--model", required=True, help="As for `vanilla-transformer serve`.")
+    parser.add_argument("--text", default=TEXT, help="Text to translate.")
+    parser.add_argument(
+        "--output_dir", default=ROOT / "docs" / "images", type=Path, help="Folder for the screenshots."
+    )
     arguments = parser.parse_args()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     with serving("--page", "--model", arguments.model) as url, sync_playwright() as playwright:
@@ -42,19 +44,19 @@ def main() -> None:
 
 
 def picture(browser: Browser, url: str, text: str, options: dict[str, Any]) -> bytes:
-    """Return a picture of the page with a translation and its map."""
+    """Return a screenshot of the page with a translation and its attention map."""
     page = browser.new_page(**options)
     page.goto(url)
     page.locator("#vt-status[aria-live]").wait_for(state="attached")
     page.get_by_label("Text", exact=True).fill(text)
     page.get_by_role("button", name="Translate").click()
     page.locator(".vt-map").wait_for()
-    # The pointer and the focus leave the button.
+    # Remove pointer and focus from the button.
     page.mouse.move(0, 0)
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(500)
     if options.get("is_mobile"):
-        # As much as fits its screen.
+        # Only one screen is taken.
         page.locator("#vt-details").evaluate("element => element.scrollIntoView()")
     taken = page.screenshot(full_page=not options.get("is_mobile"))
     page.close()
@@ -62,7 +64,7 @@ def picture(browser: Browser, url: str, text: str, options: dict[str, Any]) -> b
 
 
 def save(picture: bytes, path: Path) -> None:
-    """Save a picture with few colours."""
+    """Save a picture with a small palette."""
     Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLORS).save(path, optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""A served page, and the Chromium that looks at it."""
+"""A served page, and Chromium to view it."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @contextmanager
 def serving(*words: object) -> Iterator[str]:
-    """Run `vanilla-transformer serve` with these words on a free port, and yield its address."""
+    """Run `vanilla-transformer serve` with these arguments on a free port, and yield its address."""
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0", *map(str, words)]
     environment = {**surroundings(), "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:

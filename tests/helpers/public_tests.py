@@ -1,4 +1,4 @@
-"""Stand-ins for what evaluation fetches from the network: test sets of sacreBLEU and models of COMET."""
+"""Stand-ins for what evaluation downloads: sacreBLEU's test sets and COMET models."""
 
 import sys
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from parallel_text import lines, write
 
 
 class _PublicSet(PlainTextDataset):
-    """Files of text, with any number of references."""
+    """Text files with any number of references."""
 
     def fieldnames(self, langpair: str) -> list[str]:
         return ["src", *(f"ref:{number}" for number in range(len(self.langpairs[langpair]) - 1))]
 
 
 class PublicSets:
-    """Makes sets under names that sacreBLEU has for others; it "downloads" them from files to a folder of the test."""
+    """Creates test sets under sacreBLEU's names, which it "downloads" from local files to the test's folder."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -30,7 +30,7 @@ class PublicSets:
             monkeypatch.setattr(module, "SACREBLEU_DIR", str(folder / "sacrebleu"))
 
     def __call__(self, name: str, langpair: str, *references: Sequence[str], **changes: Any) -> Path:
-        """Make a set, and return the folder that it will have."""
+        """Create a test set, and return the folder that it will be downloaded to."""
         sources = [f"source {number} of {name}" for number in range(len(references[0]))]
         files = [f"{name.replace('/', '-')}.{number}" for number in range(len(references) + 1)]
         for file, column in zip(files, [sources, *references], strict=True):
@@ -44,7 +44,7 @@ class PublicSets:
         return self.folder / "sacrebleu" / name
 
 
-# Scores 1 for a translation that is its reference, and 0 for others; with options and output of unbabel-comet 2.2.7.
+# Scores 1 for a translation equal to its reference, else 0; has the options and output of unbabel-comet 2.2.7.
 COMET_SCORE = """#!{python}
 import argparse, json, os, sys
 
@@ -80,7 +80,7 @@ with open(given.to_json, "w", encoding="utf-8") as file:
 
 
 def install_comet(folder: Path) -> None:
-    """Put a stand-in for the program of unbabel-comet into a folder."""
+    """Write a stand-in for unbabel-comet's program to a folder."""
     program = folder / "comet-score"
     program.write_text(COMET_SCORE.format(python=sys.executable), encoding="utf-8")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A tiny BERT and the reviews that it can learn, for the tests of classifiers."""
+"""A tiny BERT and reviews that it can learn, for the tests of classifiers."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 def save_bert(folder: Path) -> Path:
-    """A tiny BERT with random weights, saved as a language model, as those on the Hub are."""
+    """Save a tiny BERT with random weights as a language model, like those on the Hub."""
     vocabulary = {word: number for number, word in enumerate([*SPECIAL, *WORDS])}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -30,7 +30,7 @@ def save_bert(folder: Path) -> Path:
 
 
 def save_reviews(folder: Path) -> Path:
-    """48 reviews for training and for testing, positive where they say "good", a quarter of them 16 words long."""
+    """Save 48 reviews each for training and testing, positive if they contain "good"; a quarter have 16 words."""
     folder.mkdir(exist_ok=True)
     generator = np.random.default_rng(0)
     for split in ("train", "test"):

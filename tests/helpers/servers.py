@@ -1,4 +1,4 @@
-"""The program `vanilla-transformer serve` in a process of its own."""
+"""`vanilla-transformer serve` in a child process."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from processes import surroundings
 
 @contextmanager
 def running_server(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield the process of a server at a free port, and its URL once it answers; kill it at the end."""
+    """Yield a server's process on a free port and its URL once it listens; kill it at the end."""
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0", *map(str, words)]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=surroundings(), **pipes) as process:
@@ -28,7 +28,7 @@ def running_server(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]
 
 
 def ask(url: str, body: Any = None, timeout: float | None = None) -> tuple[int, Any]:
-    """Return status and JSON of the answer to a GET or, with a body, a POST."""
+    """Return the status and JSON of the response to a GET or, with a body, a POST."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
