@@ -1,6 +1,6 @@
-"""A `device` for every test: the CPU, so that its logic is tested anywhere, and a GPU.
+"""The fixture `device` runs a test on a CPU, which checks its logic anywhere, and on a GPU.
 
-Tests that are about a GPU alone take `cuda`, and are skipped without one.
+GPU-only tests use the fixture `cuda`, and are skipped without a GPU.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def _fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _exact_products() -> Iterator[None]:
-    """No TF32, whose products keep 10 bits: the tests compare with a CPU's float32."""
+    """Disable TF32, which rounds to 10 bits: the tests compare with a CPU's float32."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield

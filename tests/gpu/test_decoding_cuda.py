@@ -29,7 +29,7 @@ ENDS = {"eos_token_id": [2, 5, 6, 7], "max_new_tokens": 12, "do_sample": False}
 
 
 def varied_model(**changes):
-    """Scores far apart, so that rounding swaps none."""
+    """Return a model with scores far apart, so that rounding does not reorder them."""
     model = tiny_model(**{**changes, "tie_word_embeddings": False})
     with torch.no_grad():
         model.lm_head.weight.mul_(4)
@@ -52,13 +52,13 @@ def test_tokens_in_half_precision_are_mostly_those_of_float32(device, dtype):
     options = {"num_beams": 4, "eos_token_id": None, "max_new_tokens": 8}
     expected = model.generate(**source, **options)
     found = model.to(device, dtype).generate(**on(device, source), **options).cpu()
-    # A token that rounding changed changes those after it.
+    # One token changed by rounding changes all later ones.
     assert found.eq(expected).float().mean() > 0.6
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_steps_are_replayed(cuda, monkeypatch, num_beams):
-    """Python runs a step that loads kernels and the one that is recorded, and none in a later call of that shape."""
+    """Python runs two steps, to load kernels and to record, and none in later calls of the same shape."""
     step, calls = FastDecoder.decode_step, []
 
     def counting(*args):
@@ -95,7 +95,7 @@ def test_the_kernel_of_a_step_attends_as_the_definition_says(cuda, dtype, widths
     for past in (0, 5, 32, 70):
         step = random_step(past, widths, moved, dtype=dtype, device=cuda)
         assert kernels.suits(step[3])
-        # Neither read nor overwritten.
+        # These must be neither read nor overwritten.
         step[3][:, :, past + 1 :], step[4][:, :, past + 1 :] = torch.nan, torch.nan
         expected = attended(*step)
         torch.testing.assert_close(kernels.attend(*step).float(), expected, rtol=tolerance, atol=tolerance)
@@ -105,7 +105,7 @@ def test_the_kernel_of_a_step_attends_as_the_definition_says(cuda, dtype, widths
 
 
 def counting_config(device, graphs):
-    """Compile with inductor on a GPU; on a CPU without generating code. Counts the graphs."""
+    """Compile with inductor on a GPU; on a CPU, collect graphs without generating code."""
     if device == "cuda":
         return CompileConfig(fullgraph=True, mode="reduce-overhead")
     config = CompileConfig(fullgraph=True, backend=counting_backend(graphs), mode=None)

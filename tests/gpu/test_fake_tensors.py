@@ -1,6 +1,6 @@
-"""Faults on an accelerator that need none to be seen: waiting for it, and tensors of the CPU mixed in.
+"""Accelerator faults that show without an accelerator: device syncs, and ops that mix in CPU tensors.
 
-On "meta" backward passes run too; on "cuda", which takes the choices of a GPU, what comes before them.
+"meta" includes backward passes; "cuda" takes a GPU's code paths, without backward passes.
 """
 
 from contextlib import contextmanager
@@ -46,16 +46,16 @@ from tiny import VOCABULARY, batch_with_padding, labelled_batch, padded_source, 
 from trainers import TOKENIZER, At, Killed, id_pairs, train_args, trainable_model
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-# Earlier releases make masks for eager attention from `torch.tensor(0.0, device=...)`, which copies a number.
+# Earlier releases build eager attention's masks with `torch.tensor(0.0, device=...)`, which copies from the host.
 EAGER_MASKS_COPY = Version(transformers.__version__) < Version("5.23")
 
-# As wide as PyTorch's kernel for packed sequences takes.
+# Head widths that PyTorch's kernel for packed sequences supports.
 WIDE = {"head_dim": 8, "value_head_dim": 8}
 
 
 @pytest.fixture
 def varlen_calls(monkeypatch):
-    """Dtypes of the calls of PyTorch's kernel for packed sequences, which half precision takes."""
+    """Dtypes in the calls of PyTorch's kernel for packed sequences, which only half precision uses."""
     made, kernel = [], varlen.varlen_attn
 
     def spy(query, *args, **kwargs):
@@ -63,7 +63,7 @@ def varlen_calls(monkeypatch):
         return kernel(query, *args, **kwargs)
 
     monkeypatch.setattr(varlen, "varlen_attn", spy)
-    # It asks the driver.
+    # The original asks the driver.
     monkeypatch.setattr(packing, "has_varlen_attention", lambda device, dtype: dtype == torch.bfloat16)
     return made
 
@@ -90,7 +90,7 @@ def copied(accelerator, batch):
 
 @contextmanager
 def cuda_autocast(dtype):
-    """As `torch.autocast`, which disables itself where there is no GPU."""
+    """Like `torch.autocast`, which disables itself without a GPU."""
     before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
     torch.set_autocast_enabled("cuda", True)
     torch.set_autocast_dtype("cuda", dtype)
@@ -103,7 +103,7 @@ def cuda_autocast(dtype):
 
 
 def check_step(model, loss):
-    """Check a loss and, where they run, the gradients of all weights."""
+    """Check a loss and, where backward passes run, the gradients of all weights."""
     device = next(model.parameters()).device.type
     assert loss.shape == () and loss.dtype == torch.float32 and loss.device.type == device
     if device != WITH_BACKWARD:
@@ -153,7 +153,7 @@ def test_decoding_steps(fake_device, dtype, attention):
 @pytest.mark.parametrize("bias", [False, True])
 @DTYPES
 def test_inside_the_loss_without_logits(monkeypatch, fake_device, dtype, bias):
-    """Fake tensors skip what is inside an op of our own, and Triton's kernels take none."""
+    """Fake tensors skip the body of our custom op, and Triton kernels do not accept them."""
     monkeypatch.setattr(chunked_loss, "suits", lambda weight: False)
     with fake_accelerator(fake_device), torch.device(fake_device), torch.no_grad():
         states, head, labels = torch.randn(6, 8, dtype=dtype), nn.Linear(8, 13, bias, dtype=dtype), torch.arange(6)
@@ -195,7 +195,7 @@ def test_guided_alignment(fake_device, dtype):
         check_step(model, loss + 0.1 * head.loss(batch))
 
 
-# What a search reads: after each step whether it was the last, and the length of the longest hypothesis.
+# Values read by a search: whether each step was the last, then the length of the longest hypothesis.
 READ_BY_BEAMS = [0, 0, 1, 5]
 
 
@@ -206,9 +206,9 @@ def test_beam_search_reads_once_a_step(fake_device, early_stopping):
     )
     with fake_accelerator(fake_device, READ_BY_BEAMS) as accelerator, torch.device(fake_device), torch.no_grad():
         model = build(fake_device).eval()
-        # Drawn on the CPU, and copied to the default device.
+        # Drawn on the CPU, then copied to the default device.
         source = accelerator.copying_in(padded_source)(2)
-        # As `generate()` prepares them.
+        # `generate()` prepares these.
         options._pad_token_tensor, options._eos_token_tensor = torch.zeros((), dtype=torch.long), torch.ones(1).long()
         ends = StoppingCriteriaList([MaxLengthCriteria(8), EosTokenCriteria(options._eos_token_tensor)])
         found = model._beam_search(
@@ -261,7 +261,7 @@ def test_optimizer_and_moving_average(fake_device, dtype):
 
 
 class FakeDeviceArguments(VanillaTransformerTrainingArguments):
-    # The model is there already.
+    # The model is already on its device.
     place_model_on_device = False
 
     @property
@@ -274,7 +274,7 @@ STEPS = 2
 
 
 def train(folder, pairs, answers=(), **options):
-    """Take steps that change every weight, and stop; return the moving average, which may be empty."""
+    """Take steps that change every weight, then stop; return the moving average, or an empty list."""
     schedule = {"optim": "adamw_torch", "max_steps": 8, "logging_steps": 8, "logging_first_step": False}
     schedule |= {"max_tokens": 128, "warmup_steps": 4}
     # Fake tensors have no memory to pin.
@@ -293,7 +293,7 @@ def train(folder, pairs, answers=(), **options):
 
         def stop(**kwargs):
             averages.extend(trainer._average.averages if trainer._average else ())
-            # The end of a run reads its loss.
+            # A regular end would read the loss.
             raise Killed
 
         trainer.add_callback(At(STEPS, stop))
@@ -311,7 +311,7 @@ TRAINING = {
     "R-Drop": {"rdrop_alpha": 1.0},
     "Muon": {"muon": True},
     "moving average": {"ema_decay": 0.9},
-    # Each step is read before it is taken.
+    # Reads once per step whether it is finite.
     "skipping bad steps": {"on_nonfinite": "skip", "answers": [0] * STEPS},
 }
 
@@ -344,7 +344,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("work", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_waits_or_mixes_is_refused(fake_device, work, message):
-    """Or the tests above would show nothing."""
+    """Otherwise the tests above would be vacuous."""
     with fake_accelerator(fake_device) as accelerator:
         x = torch.zeros(3, device=fake_device)
         with pytest.raises(RuntimeError, match=message):

@@ -1,4 +1,4 @@
-"""Forward and backward passes on a GPU: as on a CPU, in every dtype, by every attention."""
+"""Forward and backward passes on a GPU agree with a CPU, in every dtype and attention implementation."""
 
 import copy
 from importlib.util import find_spec
@@ -21,11 +21,11 @@ from tiny import (
     perturbed_model,
 )
 
-# Sums of up to 50 products of numbers near 1, in another order: float32 rounds by 2**-24 each, and two layers multiply
-# the difference.
+# For sums of up to 50 products of numbers near 1 in another order: float32 rounds each by 2**-24, and two layers
+# multiply the difference.
 EXACT = 2e-5
-# Largest error of loss and logits, relative to their norm: a rounding of 2**-8 or 2**-11 for each of some 30
-# operations, whose errors have random signs. The gradients pass as many again.
+# Largest error of loss and logits, relative to their norm: some 30 operations each round by 2**-8 or 2**-11, with
+# random signs. Gradients pass through as many again.
 HALF = {torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
@@ -73,7 +73,7 @@ def test_attention_implementations_agree(device, implementation):
         pytest.skip(f"{implementation} needs a GPU and flash_attn")
     if implementation == "flex_attention" and device == "cpu":
         pytest.skip("tests/model/test_attention.py has flex attention on a CPU, which compiles it for minutes")
-    # Flash attention computes in half precision only, and for heads of at least 8; flex attention for at least 16.
+    # Flash attention needs half precision and heads of width 8 or more; flex attention, 16 or more.
     model = perturbed_model(d_model=64).to(device, torch.bfloat16 if is_flash else torch.float32)
     reference = copy.deepcopy(model).float()
     reference.set_attn_implementation("eager")
@@ -87,7 +87,7 @@ def test_attention_implementations_agree(device, implementation):
 
 def test_the_routines_of_a_cpu_step_aside(cuda, monkeypatch):
     def refuse(*args, **kwargs):
-        raise AssertionError("a routine of the CPU was called for tensors of a GPU")
+        raise AssertionError("a CPU routine was called with GPU tensors")
 
     monkeypatch.setattr(linear, "_ONEDNN", refuse)
     monkeypatch.setattr(cpu_ops._Dropout, "apply", refuse)
@@ -104,7 +104,7 @@ def test_the_routines_of_a_cpu_step_aside(cuda, monkeypatch):
 def test_dropout_is_that_of_torch(device):
     x = torch.ones(64, 1000, device=device)
     dropped = cpu_ops.apply_dropout(x, 0.25)
-    # Five standard deviations of a mean of 64,000 draws.
+    # Five standard deviations of the mean of 64,000 draws.
     assert (dropped.eq(0).float().mean() - 0.25).abs() < 5 * (0.25 * 0.75 / x.numel()) ** 0.5
     if device == "cuda":
         torch.manual_seed(1)
@@ -128,7 +128,7 @@ def test_loading_onto_a_gpu(cuda, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["logits", "no logits"])
 def test_a_compiled_training_step(cuda, options):
-    """In one graph; tests/model/test_graphs.py has one on a CPU."""
+    """One graph on a GPU; tests/model/test_graphs.py covers the CPU."""
     model, batch = perturbed_model().train().to(cuda), on(cuda, padded_labels())
     expected_loss, expected = loss_and_gradients(model, batch, **options)
     compiled = torch.compile(model, fullgraph=True)

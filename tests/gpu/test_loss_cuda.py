@@ -1,4 +1,4 @@
-"""The loss without logits as an accelerator computes it, in every dtype, against the plain one."""
+"""The accelerator's path of the loss without logits, in every dtype, against the plain loss."""
 
 import pytest
 import torch
@@ -11,13 +11,13 @@ from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 
 VOCABULARY, WIDTH = 61, 16
-# Relative to the largest gradient: roundings of the dtype, some ten of them, each in the same direction at worst.
+# Relative to the largest gradient: some ten roundings in the dtype, at worst all in the same direction.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 0.04, torch.float16: 0.01}
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 def accelerator(request, monkeypatch):
-    """A GPU, or a CPU that goes its way: ignored labels stay, so that nothing waits for their number."""
+    """A GPU, or a CPU on the GPU's path, which keeps ignored labels, since counting them would sync."""
     monkeypatch.setattr(chunked_loss, "is_plain_cpu", lambda *tensors: False)
     return request.param
 
@@ -31,7 +31,7 @@ def problem(device, dtype, rows=3, length=7, bias=True, scale=1.0):
 
 
 def plain(states, head, labels, smoothing):
-    """Loss and gradients from the same rounded numbers, in float64."""
+    """Return loss and gradients in float64, from the same rounded inputs."""
     states = states.detach().double().requires_grad_()
     weight = head.weight.detach().double().requires_grad_()
     bias = None if head.bias is None else head.bias.detach().double().requires_grad_()
@@ -63,7 +63,7 @@ def test_equals_the_plain_loss(accelerator, monkeypatch, dtype, smoothing, bias,
 
 @pytest.mark.parametrize("case", ["states of ignored labels", "an impossible token"])
 def test_infinite_numbers_that_do_not_count(accelerator, case):
-    """Ignored labels are looked up as token 0, whose probability may be 0."""
+    """Ignored labels are looked up as token 0, which may have probability 0."""
     states, head, labels = problem(accelerator, torch.float32)
     labels[labels == 0] = 1
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_no_label_at_all(accelerator):
 
 
 def test_float16_sums_that_overflow(accelerator):
-    """Gradients of many labels, summed, exceed 65,504; divided by their number they fit, as with a GradScaler."""
+    """Summed gradients of many labels exceed 65,504, but fit once divided by the number of labels."""
     states, head, labels = problem(accelerator, torch.float16, rows=128, length=64, scale=40.0)
     labels.fill_(5)
     with torch.no_grad():

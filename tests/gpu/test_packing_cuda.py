@@ -1,4 +1,4 @@
-"""Packed batches on a GPU: the kernels that keep pairs apart, against padded batches and a CPU's float32."""
+"""Packed batches on a GPU: kernels that keep sequences separate, against padded batches and a CPU's float32."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 CUDA = torch.device("cuda")
 HALF = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-# As wide as flex attention demands.
+# Head widths that flex attention supports.
 WIDE = {"head_dim": 16, "value_head_dim": 16}
 LONG = ([70, 1, 130, 33], [64, 90, 1, 129])
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Calls of PyTorch's kernel, which runs."""
+    """Dtypes in the calls of PyTorch's kernel."""
     if torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("needs a GPU of compute capability 8.0, from which PyTorch's flash attention runs")
+        pytest.skip("needs a GPU of compute capability 8.0 or higher, for PyTorch's flash attention")
     made, kernel = [], varlen.varlen_attn
 
     def spy(*args, **kwargs):
@@ -55,7 +55,7 @@ def test_the_kernel_rounds_no_worse_than_padded_batches(dtype, width, calls):
     model.to(CUDA)
     rounded, padded_gradients = step(model, padded(pairs, CUDA), dtype)
     found, packed_gradients = step(model, packed(pairs, CUDA), dtype)
-    # Two layers of the encoder, three of the decoder with two attentions each.
+    # Two encoder layers, and three decoder layers with two attentions each.
     assert calls == [dtype] * 8
     assert (found.cpu() - loss).abs() < 2 * (rounded.cpu() - loss).abs() + 1e-2
     errors = [length_of_difference(each, exact) for each in (packed_gradients, padded_gradients)]
@@ -79,7 +79,7 @@ def test_a_model_in_half_precision(calls):
     close(found.loss.float(), expected.loss.float(), 3e-2)
 
 
-# Both compile kernels, for which transformers and torch call deprecated functions.
+# Compilation makes transformers and torch call deprecated functions.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 class TestCompiled:
     def test_flex_attention(self):

@@ -18,7 +18,7 @@ from processes import surroundings
 from tiny import close, tiny_model
 from trainers import SAVING, assert_same_weights, id_pairs, losses, trainable_model, trainer_of
 
-# A GPU adds up gradients of embeddings in any order: equal runs differ in the last bits, and steps magnify them.
+# A GPU sums embedding gradients in arbitrary order: equal runs differ in the last bits, which steps magnify.
 ANY_ORDER = 1e-3
 
 
@@ -65,7 +65,7 @@ def test_a_gpu_trains_as_a_cpu_does(cuda, tmp_path):
 
 @pytest.mark.parametrize("precision, tolerance", [("float32", ANY_ORDER), ("bfloat16", 0.02)])
 def test_muon_in_stacks_learns_as_it_does_by_matrices(device, tmp_path, monkeypatch, precision, tolerance):
-    """As a GPU does it, on a GPU and a CPU, beside the plain way of a CPU."""
+    """Stacks are a GPU's path, here run on both devices and compared with a CPU's plain path."""
     monkeypatch.setattr("hf_vanilla_transformer.training.muon.bf16_is_fast", lambda: precision == "bfloat16")
     found = []
     for stacks, where in ((False, "cpu"), (True, device)):
@@ -82,7 +82,7 @@ def test_muon_in_stacks_learns_as_it_does_by_matrices(device, tmp_path, monkeypa
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_a_bad_gradient_is_noticed(device, tmp_path, policy):
-    """In groups of steps on a GPU, at once on a CPU; before anything is logged in either case."""
+    """A GPU checks groups of steps, a CPU each step, both before logging."""
     options = {"max_steps": 6, "on_nonfinite": policy, "logging_steps": 3}
     trainer = trainer_of(tmp_path, trainable_model(), use_cpu=device == "cpu", **options)
     compute = trainer.compute_loss
@@ -137,7 +137,7 @@ def test_data_parallel_training_on_one_device(device, tmp_path):
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun"])
 def test_the_command_trains(cuda, tmp_path, launcher):
-    """By itself, and by torchrun with one process, as a user with several devices starts it."""
+    """Run directly, and with torchrun in one process."""
     options = {**MODEL, **SCHEDULE, **write_splits(tmp_path), "num_train_epochs": 1, "output_dir": tmp_path / "run"}
     words = [*(f"--{name}={value}" for name, value in options.items()), "--bf16"]
     start = [] if launcher == "python" else ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"]

@@ -1,4 +1,4 @@
-"""How often the processor waits for a GPU: on a CPU counted by the ops that would, on a GPU refused by CUDA."""
+"""How often the host syncs with a GPU: on a CPU by counting ops that would sync, on a GPU by CUDA's sync checks."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
 
 
 def never_waits(device: str, work: Callable[[], Any]) -> None:
-    """Check that `work` does not wait for a device, once it has loaded CUDA's libraries, which wait."""
+    """Check that `work` does not sync with a device after a first call, which loads CUDA's libraries and does."""
     work()
     with Waits() if device == "cpu" else sync_debug_mode("error") as waits:
         work()
@@ -36,7 +36,7 @@ def never_waits(device: str, work: Callable[[], Any]) -> None:
 
 
 def count(device: str, work: Callable[[], Any]) -> int:
-    """How often `work` waits."""
+    """Return how often `work` syncs."""
     if device == "cpu":
         with Waits() as waits:
             work()
@@ -63,28 +63,28 @@ def test_a_packed_training_step_never_waits(device):
 
 
 def test_the_loss_without_logits_never_waits(device, monkeypatch):
-    """Its inside is out of sight for `Waits`, as for every mode of PyTorch."""
+    """`Waits`, like every dispatch mode, does not see inside the custom op, so call its implementation."""
     monkeypatch.setattr(chunked_loss, "is_plain_cpu", lambda *tensors: False)
     states, weight, labels = torch.randn(6, 8), torch.randn(13, 8), torch.tensor([1, 2, -100, 3, -100, 4])
-    given = [each.to(device) for each in (states, weight, torch.randn(13), labels)]
-    never_waits(device, lambda: chunked_loss.chunked_cross_entropy._init_fn(*given, 0.1, True))
+    inputs = [each.to(device) for each in (states, weight, torch.randn(13), labels)]
+    never_waits(device, lambda: chunked_loss.chunked_cross_entropy._init_fn(*inputs, 0.1, True))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_an_encoder_and_a_decoder_never_wait(device, attention):
     if (device, attention) == ("cuda", "eager") and Version(transformers.__version__) < Version("5.23"):
-        pytest.skip("transformers before 5.23 makes the mask of eager attention from a number of the host")
+        pytest.skip("transformers before 5.23 creates eager attention's mask from a host number")
     model, source = tiny_model().to(device), on(device, padded_source())
     model.set_attn_implementation(attention)
     target = torch.ones(3, 2, dtype=torch.long, device=device)
-    given = {**source, "decoder_input_ids": target, "decoder_attention_mask": torch.ones_like(target)}
+    inputs = {**source, "decoder_input_ids": target, "decoder_attention_mask": torch.ones_like(target)}
     with torch.no_grad():
-        never_waits(device, lambda: model(**given))
+        never_waits(device, lambda: model(**inputs))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4], ids=["greedy", "beams"])
 def test_a_decoding_step_waits_once(device, num_beams):
-    """To find out whether it was the last."""
+    """The one sync checks whether the search has ended."""
     model, source = tiny_model().to(device), on(device, padded_source())
 
     def generate(steps):
@@ -96,7 +96,7 @@ def test_a_decoding_step_waits_once(device, num_beams):
 
 
 def test_what_waits_is_found():
-    """Or the tests above would show nothing."""
+    """Otherwise the tests above would be vacuous."""
     x, condition = torch.arange(4), torch.tensor([True, False, True, True])
     for work in (lambda: x.sum().item(), lambda: x[condition], lambda: condition.nonzero(), lambda: bool(x.any())):
         assert count("cpu", work) == 1

@@ -1,7 +1,7 @@
-"""Transformers as other code bases write them: their keys and their mathematics, for tests of conversion.
+"""Transformers with the state-dict keys and the mathematics of other code bases, for tests of conversion.
 
-Written for these tests after what those programs compute. Each model has `forward(source, target, source_mask=None,
-target_mask=None)`: ids (B, S) and (B, T), masks that are true at tokens, logits (B, T, V).
+Reimplemented for these tests. Each model has `forward(source, target, source_mask=None, target_mask=None)`: ids (B, S)
+and (B, T), masks that are true at tokens, logits (B, T, V).
 """
 
 import math
@@ -37,18 +37,18 @@ def concatenated(length: int, width: int) -> Tensor:
 
 
 def doubled_exponents(length: int, width: int) -> Tensor:
-    """Interleaved sinusoids with 2i where the paper has i, for odd dimensions i too."""
+    """Interleaved sinusoids with exponent 2 * dimension / width, for even and odd dimensions alike."""
     angles = torch.arange(length).double()[:, None] / 10000 ** (2 * torch.arange(width).double() / width)
     return torch.stack([angles[:, 0::2].sin(), angles[:, 1::2].cos()], -1).flatten(1).float()
 
 
 class Norm(nn.Module):
-    """A norm under any names, of one weight or a vector, to which `offset` is added; no bias without a name for it."""
+    """A layer norm with any parameter names, scalar or vector weights plus `offset`, and a bias if it has a name."""
 
     def __init__(self, size: int, weight="weight", bias="bias", eps=1e-5, unbiased=False, offset=0.0):
         super().__init__()
         self.names, self.eps, self.unbiased, self.offset = (weight, bias), eps, unbiased, offset
-        # Away from 1 and 0, so that a weight that goes astray shows.
+        # Away from 1 and 0, so that a misplaced weight shows.
         self.register_parameter(weight, nn.Parameter(1 - offset + 0.3 * torch.randn(size)))
         if bias:
             self.register_parameter(bias, nn.Parameter(0.3 * torch.randn(size)))
@@ -56,7 +56,7 @@ class Norm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (getattr(self, name) if name else 0.0 for name in self.names)
         variance = x.var(-1, keepdim=True, unbiased=self.unbiased)
-        # Code that takes the unbiased deviation adds epsilon to it, and not to its square.
+        # Code with the unbiased standard deviation adds epsilon to it, not to the variance.
         deviation = variance.sqrt() + self.eps if self.unbiased else (variance + self.eps).sqrt()
         return (weight + self.offset) * (x - x.mean(-1, keepdim=True)) / deviation + bias
 
@@ -65,7 +65,7 @@ deviation_norm = partial(Norm, eps=1e-6, unbiased=True)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None) -> Tensor:
-    """Multi-head attention over projected (B, L, d); the mask is true at what is seen."""
+    """Multi-head attention over projected (B, L, d); the mask is true at visible positions."""
     query, key, value = (x.unflatten(-1, (heads, -1)).transpose(-3, -2) for x in (query, key, value))
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     if mask is not None:
@@ -75,24 +75,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor |
 
 @dataclass(frozen=True)
 class Code:
-    """How a program calls its weights, and what it computes.
+    """The state-dict keys and the computation of a code base.
 
-    In keys, `{stack}` is "encoder" or "decoder", `{side}` what `sides` has for it, `{i}` the number of a layer, and
-    `{n}` that of a sub-layer, counted over all layers.
+    In keys, `{stack}` is "encoder" or "decoder", `{side}` its entry in `sides`, `{i}` the index of a layer, and `{n}`
+    that of a sub-layer, counted over all layers.
 
     Attributes:
-        attentions: Within a layer, by stack.
-        projections: Query, key, value and, if there is one, output within an attention.
-        norms: Within a layer, by stack, in the order of its sub-layers.
-        positions: Position tables; without a key, they are in no state dict.
-        buffers: What is no weight.
-        norm: Creates a norm of a width; `pre` ones stand before the sub-layers.
-        scale: Whether embeddings are multiplied by the root of the width, or learned positions divided by it
-            (`position_scale`).
+        attentions: Attention modules in a layer, by stack.
+        projections: Query, key, value and, if present, output in an attention.
+        norms: Norms in a layer, by stack, in the order of its sub-layers.
+        positions: Position tables; without a key, they are not in the state dict.
+        buffers: Entries that are not weights.
+        norm: Creates a norm for a width; with `pre`, norms precede the sub-layers.
+        scale: Whether embeddings are multiplied by the square root of the width.
+        position_scale: Whether learned positions are divided by the square root of the width.
         table: Creates the positions; None for learned ones.
-        axis: Where position tables have an axis of size 1.
+        axis: Dimension of size 1 in position tables, if any.
         length: Number of positions, which may differ by side.
-        shared_heads: Whether all heads have the same small projections; "by width" if their scores are divided by the
+        shared_heads: Whether all heads share small projections; "by width" if their scores are divided by the square
             root of the model's width.
     """
 
@@ -123,7 +123,7 @@ class Code:
 
 
 class SourceModel(nn.Module):
-    """A Transformer of some code, whose fields keywords replace; by default with the embeddings and output apart."""
+    """A Transformer of some `Code`, whose fields `changes` replace; by default without weight sharing."""
 
     def __init__(
         self, code: Code, source_vocabulary=13, target_vocabulary=17, width=8, heads=2, inner=16, layers=2,
@@ -153,7 +153,7 @@ class SourceModel(nn.Module):
             self.output[0].weight = self.parts[1]["embedding"].weight
 
     def _place(self, key: str, side: int, module: nn.Module | Tensor, **numbers: int) -> Any:
-        """Put a module or tensor under a key, unless it is taken, and return what is there."""
+        """Register a module or tensor under a key, unless the key is taken, and return what is there."""
         code, home = self.code, self
         *parents, last = key.format(stack=STACKS[side], side=code.sides[side], **numbers).split(".")
         for parent in parents:
@@ -252,7 +252,7 @@ def numbered(key: str, start: int) -> Paths:
 
 
 def stacked(attention: str, *rest: str) -> Paths:
-    """Return a key of the encoder, and this and others of the decoder."""
+    """Return the encoder's key, and the decoder's, which are the same and others."""
     return (attention,), (attention, *rest)
 
 
@@ -270,7 +270,7 @@ gamma_beta = partial(
     annotated, embedding="{side}_embed.0.embedding", norm=partial(deviation_norm, weight="gamma", bias="beta")
 )
 
-# Norms of one weight and one bias, post-norm unless told otherwise.
+# Norms with a scalar weight and bias, post-norm by default.
 SCALAR_NORMS = Code(
     embedding="{side}_embed.embedding", positions="{side}_pos.pe", sides=("src", "tgt"),
     attentions=stacked("self_attention_block", "cross_attention_block"), projections=("w_q", "w_k", "w_v", "w_o"),
@@ -315,14 +315,14 @@ bentrevett = partial(SourceModel, Code(
 ))  # fmt: skip
 bentrevett_shared_norms = partial(bentrevett, norms=(("layer_norm",) * 2, ("layer_norm",) * 3))
 
-# Attention and residuals, and nothing else.
+# Only attention and residuals.
 statquest = partial(SourceModel, Code(
     embedding="{stack}.we", positions="{stack}.pe.pe", layer="{stack}", output="decoder.fc_layer", scale=False,
     attentions=stacked("self_attention", "enc_dec_attention"), projections=("W_q", "W_k", "W_v"), axis=None,
     attention_bias=False,
 ), source_vocabulary=4, target_vocabulary=5, width=4, heads=1, layers=1)  # fmt: skip
 
-# One block a side, whose feed-forward part is one linear layer; free of the notebook's defects.
+# One block per side, with a single linear layer as feed-forward; without the notebook's defects.
 phrases = partial(SourceModel, Code(
     embedding="{stack}_block.we", positions="{stack}_block.pe.pe", layer="{stack}_block", axis=None, scale=False,
     attentions=(("attention",), ("decoder_attention", "encoder_decoder_attention")), projections=("W_q", "W_k", "W_v"),
@@ -330,7 +330,7 @@ phrases = partial(SourceModel, Code(
     buffers=("decoder_block.decoder_attention.mask",),
 ), source_vocabulary=12, target_vocabulary=16, width=6, heads=1, layers=1)  # fmt: skip
 
-# A norm after the embeddings; a tied output projection has the embeddings or the logits scaled.
+# A norm after the embeddings; with a tied output projection, embeddings or logits are scaled.
 NORMED_EMBEDDINGS = Code(
     embedding="{stack}.{side}_word_emb", positions="{stack}.position_enc.pos_table", sides=("src", "trg"),
     embedding_norm="{stack}.layer_norm", layer="{stack}.layer_stack.{i}", attentions=stacked("slf_attn", "enc_attn"),
@@ -346,7 +346,7 @@ def normed_embeddings(tied=False, scale="prj", width=8, **options) -> SourceMode
     return SourceModel(NORMED_EMBEDDINGS, width=width, tied=tied, **scales, **options)
 
 
-# Small projections that all heads share; the decoder as it should have been.
+# Small projections shared by all heads; the decoder is corrected.
 shared_heads = partial(SourceModel, Code(
     embedding="{stack}.{side[0]}", positions="{stack}.{side[1]}.pe", table=doubled_exponents, axis=None,
     sides=(("embedding_layer", "positional_encoder", ""),
@@ -356,7 +356,7 @@ shared_heads = partial(SourceModel, Code(
     norms=(("norm1", "norm2"), ("norm", "transformer_block.norm1", "transformer_block.norm2")),
     feed_forward=("{side[2]}feed_forward.0", "{side[2]}feed_forward.2"),
 ), heads=(2, 4))  # fmt: skip
-# The same with learned positions, and scores divided by the root of the width.
+# The same with learned positions, and scores divided by the square root of the width.
 from_scratch = partial(
     shared_heads, embedding="{stack}.word_embedding", positions="{stack}.position_embedding.weight", table=None,
     projections=("queries", "keys", "values", "fc_out"), shared_heads="by width",
@@ -366,7 +366,7 @@ from_scratch = partial(
 # Toolkits
 
 LINEARS = ("linear_query", "linear_keys", "linear_values", "final_linear")
-# Release 2, or 3 without biases of attention.
+# Release 2, or release 3 without attention biases.
 opennmt = partial(SourceModel, Code(
     embedding="{stack}.embeddings.make_embedding.emb_luts.0", positions="{stack}.embeddings.make_embedding.pe.pe",
     axis=1, layer="{stack}.{side}.{i}", sides=("transformer", "transformer_layers"), projections=LINEARS,
@@ -374,7 +374,7 @@ opennmt = partial(SourceModel, Code(
     attentions=stacked("self_attn", "context_attn"), feed_forward=("feed_forward.w_1", "feed_forward.w_2"), pre=True,
     final_norm="{stack}.layer_norm", output="generator", norm=partial(Norm, eps=1e-6),
 ))  # fmt: skip
-# Its decoder stores a factor of other models.
+# Its decoder stores a scalar that only other models use.
 eole = partial(SourceModel, Code(
     embedding="{side}_emb.embeddings", positions="{side}_emb.pe.pe", axis=1, sides=("src", "tgt"), pre=True,
     layer="{stack}.transformer_layers.{i}", attentions=stacked("self_attn", "context_attn"), projections=LINEARS,
@@ -408,7 +408,7 @@ X_TRANSFORMERS = Code(
 
 
 def x_transformer(pre=True, offset=True, beta="", **options) -> SourceModel:
-    """Sub-layers are numbered through; weights of norms may be stored without the 1 at which they start."""
+    """x-transformers numbers sub-layers across layers; with `offset`, norm weights are stored minus 1."""
     place = "0.0" if pre else "0.2"
     options |= {"norm": partial(Norm, weight="gamma", bias=beta, offset=float(offset))}
     options |= {"norms": ((place,) * 2, (place,) * 3), "pre": pre}
@@ -431,7 +431,7 @@ def sockeye(pre=True, **options) -> SourceModel:
 
 
 def sockeye_file(model: SourceModel) -> dict[str, Tensor]:
-    """Return the weights as Sockeye's files hold them: keys and values head by head, self-attention as one weight."""
+    """Return the weights in Sockeye's file layout: keys and values interleaved by head, fused self-attention."""
     weights, heads = model.state_dict(), model.heads[0]
     for key in [key.removesuffix(".k.weight") for key in weights if key.endswith(".k.weight")]:
         keys, values = (weights.pop(f"{key}.{name}.weight").unflatten(0, (heads, -1)) for name in "kv")
@@ -446,8 +446,6 @@ def sockeye_file(model: SourceModel) -> dict[str, Tensor]:
 
 
 class Positions(nn.Module):
-    """Adds a table."""
-
     def __init__(self, table: Tensor):
         super().__init__()
         self.register_buffer("pos_embedding", table[:, None])
@@ -465,7 +463,7 @@ class TorchNN(nn.Module):
         super().__init__()
         self._add_embeddings((source_vocabulary, target_vocabulary), width)
         with warnings.catch_warnings():
-            # It announces why it does not take its fast path, by nested tensors.
+            # It warns that its fast path with nested tensors is unavailable.
             warnings.simplefilter("ignore")
             self.transformer = nn.Transformer(width, heads, layers, layers, inner, 0.1, **options)
         self.transformer.encoder.enable_nested_tensor = False
@@ -473,14 +471,14 @@ class TorchNN(nn.Module):
         self.batch_first = options.get("batch_first", False)
         with torch.no_grad():
             for name, weight in self.named_parameters():
-                # PyTorch starts these at 0 and 1, where a mistake would not show.
+                # Initialized to 0 and 1, where a mistake would not show.
                 if name.endswith("bias") or "norm" in name:
                     weight.add_(0.3 * torch.randn_like(weight))
 
     def forward(self, source, target, source_mask=None, target_mask=None):
         hidden = [None if mask is None else ~mask for mask in (source_mask, target_mask)]
         causal = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
-        # Positions are added before the sides of the batch are exchanged.
+        # Positions are added before batch and length are transposed.
         states = [self._embed(side, ids) for side, ids in (("src", source), ("tgt", target))]
         states = states if self.batch_first else [state.transpose(0, 1) for state in states]
         out = self.transformer(
@@ -500,7 +498,7 @@ class TorchNN(nn.Module):
 
 
 class TorchNNWords(TorchNN):
-    """`torch.nn.Transformer` after unscaled words and learned positions; unlike in the original, padding is hidden."""
+    """`torch.nn.Transformer` with unscaled embeddings and learned positions; unlike the original, it masks padding."""
 
     output = "fc_out"
 

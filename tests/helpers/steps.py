@@ -1,4 +1,4 @@
-"""Inputs of attention in a decoding step, and its definition, row by row."""
+"""Inputs of attention in a decoding step, and a reference implementation, row by row."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ ROWS, HEADS, LENGTH = 3, 2, 80
 
 
 def random_step(past: int, widths: tuple[int, int], moved: bool, **options: Any) -> tuple[Any, ...]:
-    """Arguments of `kernels.attend` after `past` positions."""
+    """Random arguments of `kernels.attend` after `past` positions."""
     new = [torch.randn(ROWS, HEADS, 1, width, **options) for width in (widths[0], *widths)]
     kept = [torch.randn(ROWS, HEADS, LENGTH, width, **options) for width in widths]
     length = torch.tensor(past, device=options.get("device"))
@@ -21,7 +21,7 @@ def random_step(past: int, widths: tuple[int, int], moved: bool, **options: Any)
 def attended(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, length: Tensor, rows: Any, scaling: float
 ) -> Tensor:
-    """The softmax over all positions so far, of each row and head by itself, in float32."""
+    """Attend to all positions so far, for each row and head separately, in float32."""
     past, out = int(length), query.new_zeros(ROWS, 1, HEADS, value.shape[3], dtype=torch.float32)
     for row in range(ROWS):
         for head in range(HEADS):

@@ -1,4 +1,4 @@
-"""Finds what would make the processor wait for an accelerator, on a machine that has none."""
+"""Find ops that would sync with an accelerator, on a machine without one."""
 
 import traceback
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Ops whose results, or their shapes, the processor needs at once.
+# Ops whose results, or their shapes, the host needs at once.
 READS = {
     torch.ops.aten._local_scalar_dense.default: "reads a number",
     torch.ops.aten.is_nonzero.default: "reads a condition",
     torch.ops.aten.equal.default: "compares tensors",
-    torch.ops.aten.nonzero.default: "counts what is not zero",
-    torch.ops.aten.masked_select.default: "counts what a mask selects",
+    torch.ops.aten.nonzero.default: "counts nonzero elements",
+    torch.ops.aten.masked_select.default: "counts selected elements",
     torch.ops.aten.unique_consecutive.default: "counts distinct values",
     torch.ops.aten._unique2.default: "counts distinct values",
 }
 
 
 class Waits(TorchDispatchMode):
-    """Collects, as `found`, the places of our code that would wait for an accelerator.
+    """Collects in `found` the places in our code that would sync with an accelerator.
 
-    Within it a tensor of the CPU takes the way of an accelerator's: `is_plain_cpu` is false for it.
+    Within it, CPU tensors take an accelerator's code path, since `is_plain_cpu` is false.
     """
 
     def __init__(self) -> None:

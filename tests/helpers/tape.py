@@ -1,4 +1,4 @@
-"""A stand-in for CUDA graphs on a CPU: what was recorded runs again, op by op, on the same tensors."""
+"""A stand-in for CUDA graphs on a CPU: replays recorded ops on the same tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ from torch.utils._pytree import tree_leaves
 
 from synchronization import READS
 
-# What `torch.tensor` calls: copies of the host's numbers to a GPU cannot be recorded.
+# The op behind `torch.tensor`, whose copy from the host to a GPU cannot be recorded.
 FROM_HOST = torch.ops.aten.lift_fresh.default
 
 
 class _Tape(TorchDispatchMode):
-    """Keeps ops with their tensors, and what they changed in place."""
+    """Records ops with their tensors, and the old values of tensors changed in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,9 +25,9 @@ class _Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in READS:
-            raise RuntimeError(f"recording: an op {READS[func]}, for which the host would wait")
+            raise RuntimeError(f"recording: an op {READS[func]}, which would sync with the host")
         if func is FROM_HOST:
-            raise RuntimeError("recording: a tensor is made of numbers of the host")
+            raise RuntimeError("recording: a tensor is created from host values")
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info and argument.alias_info.is_write:
                 changed = args[place] if place < len(args) else kwargs[argument.name]
@@ -37,7 +37,7 @@ class _Tape(TorchDispatchMode):
         return out
 
     def undo(self) -> None:
-        """Recording on a GPU changes nothing."""
+        """Restore all tensors, since recording on a GPU executes nothing."""
         for changed, before in reversed(self.before):
             changed.copy_(before)
 
@@ -53,7 +53,7 @@ def _tensors(out: Any) -> list[Tensor]:
 
 
 class Recorder:
-    """Replaces `record`; counts recordings and replays."""
+    """Replacement for `record` that counts recordings and replays."""
 
     def __init__(self) -> None:
         self.recorded = self.replayed = 0

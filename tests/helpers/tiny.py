@@ -1,4 +1,4 @@
-"""A tiny model, batches for it, and comparisons."""
+"""Tiny models, batches for them, and comparisons."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +35,7 @@ VOCABULARIES = {
     "separate": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_vocab_size": 50},
 }
 EVERY_VOCABULARY = pytest.mark.parametrize("changes", VOCABULARIES.values(), ids=VOCABULARIES)
-# What a model may be built of; whatever computes it another way must take each.
+# Architectures that every fast path must support.
 SHAPES: dict[str, dict[str, Any]] = {
     "paper": {},
     "two vocabularies": VOCABULARIES["separate"],
@@ -62,7 +62,7 @@ def one_layer_model(**changes: Any) -> VanillaTransformerForConditionalGeneratio
 
 
 def randomize(module: nn.Module) -> None:
-    """Draw all parameters, so that biases and norms, which start at 0 and 1, have an effect."""
+    """Draw all parameters, so that biases and norms, initialized to 0 and 1, have an effect."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.empty_like(parameter, device="cpu").normal_(std=0.3))
@@ -70,7 +70,7 @@ def randomize(module: nn.Module) -> None:
 
 @same_numbers
 def perturbed_model(scale: float = 0.2, **changes: Any) -> VanillaTransformerForConditionalGeneration:
-    """Return a tiny model without weights of 0 or 1, so that none can be left out unnoticed."""
+    """Return a tiny model without weights of 0 or 1, so that omitting one shows."""
     model = tiny_model(**changes)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -117,7 +117,7 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Take the gradients out of a model."""
+    """Return a model's gradients, and zero them."""
     taken = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     return taken
@@ -126,7 +126,7 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 def loss_and_gradients(
     model: Any, batch: dict[str, Any], dtype: torch.dtype | None = None, **options: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Take one step's loss, under autocast to a dtype if there is one, and gradients."""
+    """Return the loss, under autocast if a dtype is given, and the gradients."""
     with torch.autocast(model.device.type, dtype, enabled=dtype is not None):
         loss = model(**batch, **options).loss
     loss.backward()
@@ -134,7 +134,7 @@ def loss_and_gradients(
 
 
 def counting_backend(graphs: list[Any]) -> Callable[..., Any]:
-    """A compiler that generates no code and collects the graphs that it is given."""
+    """A compiler backend that collects its graphs and generates no code."""
 
     def compile_graph(graph: Any, _: Any) -> Any:
         graphs.append(graph)

@@ -1,4 +1,4 @@
-"""What OpenNMT-py, Eole, Joey NMT and Sockeye write: their files around the weights of a model."""
+"""Files of OpenNMT-py, Eole, Joey NMT and Sockeye: weights, configurations and vocabularies."""
 
 import copy
 import json
@@ -64,7 +64,7 @@ EOLE_MODEL = {
 
 
 def write_eole(folder: Path, weights=None, vocabulary=EOLE_VOCABULARY, **parts) -> Path:
-    """Write a folder; `parts` change parts of the model's settings."""
+    """Write a model folder; `parts` override parts of the model's settings."""
     model = {**EOLE_MODEL, **{part: {**EOLE_MODEL.get(part, {}), **found} if isinstance(found, dict) else found
                               for part, found in parts.items()}}  # fmt: skip  # one dict
     (folder / "config.json").write_text(json.dumps({"seed": 1, "training": {"heads": 9}, "model": model}))
@@ -86,7 +86,7 @@ JOEY_CONFIG = {
 
 
 def joey_config(side="both", **settings) -> dict:
-    """Return the configuration with other settings of the encoder, the decoder or both."""
+    """Return the configuration with settings changed in the encoder, the decoder or both."""
     config = copy.deepcopy(JOEY_CONFIG)
     for stack in ("encoder", "decoder") if side == "both" else (side,):
         config["model"][stack] |= settings
@@ -113,8 +113,8 @@ SOCKEYE_POST = {"preprocess_sequence": "", "postprocess_sequence": "drn"}
 
 
 def write_sockeye(folder: Path, model: nn.Module | None = None, side="both", **settings) -> Path:
-    """Write a folder, and return the file of parameters; `settings` change those of a stack or both."""
-    # Objects under local tags, as Sockeye writes them.
+    """Write a model folder, and return its parameter file; `settings` override those of a stack or both."""
+    # Sockeye writes objects with local tags.
     lines = ["!ModelConfig", "config_data: !DataConfig", "  max_lengths: !!python/tuple [40, 40]"]
     for stack in ("encoder", "decoder"):
         text = yaml.safe_dump({**SOCKEYE_STACK, **(settings if side in ("both", stack) else {})})

@@ -29,7 +29,7 @@ EVALUATING = {**SAVING, "eval_strategy": "steps", "eval_steps": 2, "metric_for_b
 
 
 def text_pairs(rows=60, seed=0):
-    """Pairs of many lengths, the target being the source backwards."""
+    """Pairs of various lengths whose target is the reversed source."""
     generator = random.Random(seed)
     sources = [generator.choices(WORDS, k=generator.randint(1, 9)) for _ in range(rows)]
     sides = {"source": sources, "target": [source[::-1] for source in sources]}
@@ -78,7 +78,7 @@ def trainer_of(folder, model=None, train=None, kind=VanillaTransformerTrainer, a
 
 @contextmanager
 def edited_state(checkpoint):
-    """Yield the state of a checkpoint to change it, and leave the checkpoint as an earlier release would have."""
+    """Yield a checkpoint's state for editing; without a manifest, it then looks as if from an earlier release."""
     file = str(checkpoint / "trainer_state.json")
     state = TrainerState.load_from_json(file)
     yield state
@@ -99,7 +99,7 @@ def assert_same_weights(one, other, tolerance=0.0):
 
 
 def save_inside(trainer, step, context):
-    """Enter a context while the checkpoint of a step is saved."""
+    """Enter a context while the checkpoint of `step` is saved."""
     save = trainer._save_checkpoint
 
     def save_checkpoint(*arguments):
@@ -110,7 +110,7 @@ def save_inside(trainer, step, context):
 
 
 class Killed(BaseException):
-    """Ends a program as a kill does."""
+    """Simulates a kill, since no `except Exception` catches it."""
 
 
 def kill(*args, **kwargs):
@@ -118,7 +118,7 @@ def kill(*args, **kwargs):
 
 
 class At(TrainerCallback):
-    """Calls a function at the end of a step, before anything is saved."""
+    """Calls a function at the end of a step, before saving."""
 
     def __init__(self, step, action):
         self.step, self.action = step, action

@@ -1,4 +1,4 @@
-"""Marian and FSMT models of transformers, fairseq checkpoints, and comparisons with their conversions."""
+"""Models of transformers, fairseq checkpoints, and comparisons with their conversions."""
 
 from argparse import Namespace
 from functools import partial
@@ -21,7 +21,7 @@ WORDS = ["a dog runs", "the cat sleeps now", "a small dog sleeps", "the house is
 
 
 def shaken(model: Any, scale: float = 0.3) -> Any:
-    """Move biases and norms too away from 0 and 1, and logits apart."""
+    """Perturb all weights, so that biases and norms differ from 0 and 1, and logits from each other."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "embed_positions" not in name:
@@ -49,7 +49,7 @@ def fsmt(**changes: Any) -> Any:
 
 
 def bart(kind: str = "bart", **changes: Any) -> Any:
-    """BART, mBART or M2M100."""
+    """Build a BART, mBART or M2M100."""
     torch.manual_seed(0)
     family = {"bart": "Bart", "mbart": "MBart", "m2m100": "M2M100"}[kind]
     config, model = (getattr(transformers, f"{family}{each}") for each in ("Config", "ForConditionalGeneration"))
@@ -87,9 +87,9 @@ SEARCHES: tuple[dict[str, Any], ...] = (
 def assert_same_function(
     original: Any, converted: Any, padding: int, searches: tuple[dict[str, Any], ...] = SEARCHES
 ) -> None:
-    """Compare logits, of a padded batch and of each sentence alone, and translations."""
+    """Compare the logits of a padded batch and of each sentence alone, and translations."""
     source, target = padded_batch(padding=padding)
-    # With a cache, FSMT would let every token see all of them.
+    # With a cache, FSMT would not mask future tokens.
     expected = original(**source, decoder_input_ids=target, use_cache=False).logits
     close(converted(**source, decoder_input_ids=target).logits, expected)
     for row, mask in enumerate(source["attention_mask"]):
@@ -105,7 +105,7 @@ def assert_same_function(
 
 
 def as_fairseq(original: Any) -> dict[str, Tensor]:
-    """Weights of FSMT or M2M-100, which come from fairseq, under fairseq's keys."""
+    """Return the weights of an FSMT or M2M100 under fairseq's keys."""
     weights = {
         name.removeprefix("model."): tensor.clone()
         for name, tensor in original.state_dict().items()
@@ -127,7 +127,7 @@ ARGUMENTS = {
 
 
 def nested(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as fairseq's dataclasses hold them, those of each stack under its name."""
+    """Return arguments in the form of fairseq's dataclasses, with those of each stack under its name."""
     flat = {name: value for name, value in arguments.items() if not name.startswith(("encoder_", "decoder_"))}
     for side in ("encoder", "decoder"):
         flat[side] = {k.removeprefix(f"{side}_"): v for k, v in arguments.items() if k.startswith(f"{side}_")}
@@ -135,10 +135,10 @@ def nested(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def fairseq_content(weights: dict[str, Tensor], how: str = "args", **changes: Any) -> dict[str, Any]:
-    """A fairseq checkpoint, with its arguments where one of its releases puts them, or lost."""
+    """Return a fairseq checkpoint, with its arguments where some release puts them, or without."""
     arguments = {**ARGUMENTS, **changes}
     others = {"_name": None, "common": {"seed": 1}, "task": Namespace(eval_bleu=True)}
-    kept = {
+    stored = {
         "args": {"args": Namespace(**arguments)},
         "cfg": {"args": None, "cfg": {**others, "model": Namespace(**arguments)}},
         "nested": {"args": None, "cfg": {**others, "model": nested(arguments)}},
@@ -148,7 +148,7 @@ def fairseq_content(weights: dict[str, Tensor], how: str = "args", **changes: An
         "epoch": 3, "train_iterator": {"epoch": 3, "shuffle": True}, "val_loss": np.float64(2.5),
         "best": np.float32(27.5), "metrics": [(0, "_bleu_counts", "SumMeter", {"sum": np.array([9, 4, 2, 1])})],
     }  # fmt: skip  # as above
-    return {**kept, "model": weights, "optimizer_history": [{"num_updates": 7}], "extra_state": extra}
+    return {**stored, "model": weights, "optimizer_history": [{"num_updates": 7}], "extra_state": extra}
 
 
 def save_fairseq(file: Path, weights: dict[str, Tensor], how: str = "args", **changes: Any) -> Path:
@@ -156,7 +156,7 @@ def save_fairseq(file: Path, weights: dict[str, Tensor], how: str = "args", **ch
     return file
 
 
-# What lost arguments would determine.
+# Options that replace lost arguments.
 LOST = {
     "encoder_attention_heads": 4, "decoder_attention_heads": 2, "norm_position": "post", "activation_function": "relu",
     "scale_embedding": True,
@@ -164,7 +164,7 @@ LOST = {
 
 
 def with_likely_ends(original: Any) -> dict[str, Tensor]:
-    """fairseq weights by which the end is likely, as the first token too."""
+    """Return fairseq weights with which the end token is likely, even as the first token."""
     weights = as_fairseq(original)
     states = weights["decoder.layers.2.final_layer_norm.bias"]
     weights["decoder.output_projection.weight"][2] += 3 * states / (states @ states)

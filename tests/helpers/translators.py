@@ -1,4 +1,4 @@
-"""Tiny translators of several families, and their tokenizers, for the tests of decoding."""
+"""Tiny translators of several families with tokenizers, for the tests of decoding."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ PAIR = VanillaTransformerTokenizer.from_pair(
     train_tokenizer(ENGLISH, algorithm="word", min_frequency=1),
     train_tokenizer(SPANISH, algorithm="word", min_frequency=1),
 )
-# German has no texts.
+# There is no German text.
 DIRECTIONS = [("en", "es"), ("es", "en"), ("en", "de")]
 SIZES = {"layers": 2, "attention_heads": 2, "ffn_dim": 32}
 SHAPE: dict[str, Any] = {"d_model": 16} | {
@@ -44,7 +44,7 @@ SHAPE: dict[str, Any] = {"d_model": 16} | {
 }
 
 IDS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-# Models of other families, their configurations, and fields besides those of all.
+# Models and configurations of other families, with fields beyond the common ones.
 OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "marian": (MarianMTModel, MarianConfig, {
         "init_std": 1.0, "decoder_start_token_id": 0, "forced_eos_token_id": None,
@@ -52,7 +52,7 @@ OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "bart": (BartForConditionalGeneration, BartConfig, {
         "init_std": 1.0, "decoder_start_token_id": 2, "forced_bos_token_id": 1, "forced_eos_token_id": None,
     }),
-    # Has no method to shift labels.
+    # Has no method that shifts labels.
     "m2m100": (M2M100ForConditionalGeneration, M2M100Config, {
         "init_std": 0.5, "decoder_start_token_id": 2, "max_position_embeddings": 1024,
     }),
@@ -61,9 +61,9 @@ OTHERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 @same_numbers
 def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
-    """Return a translator and its tokenizer, with these fields of the configuration.
+    """Return a translator and its tokenizer, with changed configuration fields.
 
-    "shared", "pair", "multilingual" or "learned" of this package, or "marian", "bart" or "m2m100".
+    `kind` is "shared", "pair", "multilingual" or "learned" for this package, or "marian", "bart" or "m2m100".
     """
     torch.manual_seed(5)
     tokenizer = PAIR if kind == "pair" else SHARED
@@ -87,7 +87,7 @@ def build(kind: str, **changes: Any) -> tuple[PreTrainedModel, Any]:
     if kind == "multilingual":
         set_language_ids(model, tokenizer)
         with torch.no_grad():
-            # Or a model that has learned nothing would hardly look at the tags.
+            # An untrained model would otherwise hardly react to the language tokens.
             model.get_input_embeddings().weight[list(tokenizer.lang_code_to_id.values())] *= 8
     return model.eval(), tokenizer
 
@@ -105,7 +105,7 @@ def several_languages():
 
 
 def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]:
-    """Save a model with its tokenizer and these generation settings besides its own, and return both."""
+    """Save a model with its tokenizer and additional generation settings, and return both."""
     model, tokenizer = build(kind)
     model.generation_config = GenerationConfig.from_model_config(model.config)
     model.generation_config.update(**settings)
@@ -117,7 +117,7 @@ def save_translator(kind: str, folder: Path, **settings: Any) -> tuple[Any, Any]
 
 
 def save_publishable(kind: str, folder: Path, **settings: Any) -> Path:
-    """Save a translator with a card, and return its folder."""
+    """Save a translator with a model card, and return its folder."""
     save_translator(kind, folder, **settings)
     (folder / "README.md").write_text("# A model\n", encoding="utf-8")
     return folder
@@ -125,7 +125,7 @@ def save_publishable(kind: str, folder: Path, **settings: Any) -> Path:
 
 @same_numbers
 def trained(tokenizer, sources, targets, steps=700, rows=96):
-    """Return a small model that has seen so many batches of pairs of similar length."""
+    """Return a small model trained for `steps` batches of pairs of similar length."""
     config = VanillaTransformerConfig(
         vocab_size=len(tokenizer), d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
         decoder_attention_heads=4, encoder_ffn_dim=512, decoder_ffn_dim=512,
@@ -138,10 +138,10 @@ def trained(tokenizer, sources, targets, steps=700, rows=96):
     for _ in range(steps):
         batch = batches[int(torch.randint(len(batches), ()))]
         sides = {"text": [sources[i] for i in batch], "text_target": [targets[i] for i in batch]}
-        given = tokenizer(**sides, padding=True, return_tensors="pt", return_token_type_ids=False)
-        labels = given["labels"].masked_fill(given["labels"] == tokenizer.pad_token_id, -100)
+        inputs = tokenizer(**sides, padding=True, return_tensors="pt", return_token_type_ids=False)
+        labels = inputs["labels"].masked_fill(inputs["labels"] == tokenizer.pad_token_id, -100)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = model(given["input_ids"], given["attention_mask"], labels=labels, skip_logits=True).loss
+            loss = model(inputs["input_ids"], inputs["attention_mask"], labels=labels, skip_logits=True).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -150,19 +150,19 @@ def trained(tokenizer, sources, targets, steps=700, rows=96):
 
 
 def set_end_bias(model: Any, bias: float) -> Any:
-    """Make outputs of a model end early, late or never, and return it."""
+    """Make a model's outputs end early, late or never, and return it."""
     biases = model.final_logits_bias[0] if hasattr(model, "final_logits_bias") else model.lm_head.bias.data
     biases[IDS["eos_token_id"]] = bias
     return model
 
 
 def texts(results: Any) -> list[list[str]]:
-    """Return the texts of what `translate` returned."""
+    """Return the texts of `translate`'s results."""
     return [[each.text for each in hypotheses] for hypotheses in results]
 
 
 def assert_alike(found: Any, expected: Any, **tolerance: float) -> None:
-    """Compare what `translate` returned: equal texts, and scores within a tolerance."""
+    """Check that results of `translate` have equal texts, and scores within a tolerance."""
     assert texts(found) == texts(expected)
     own, others = ([each.score for hypotheses in results for each in hypotheses] for results in (found, expected))
     if None in others:

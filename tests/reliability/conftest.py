@@ -1,4 +1,4 @@
-"""What every reliability test records, and the settings of hypothesis."""
+"""Records of the reliability tests, and hypothesis settings."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hf_vanilla_transformer.cli.main import main
 from reliability import cases
 
-# The same cases in every run, however long each takes.
+# The same cases in every run, without time limits.
 settings.register_profile(
     "reliability", derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
@@ -19,9 +19,9 @@ settings.load_profile("reliability")
 
 @pytest.fixture
 def tried(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Record a row of docs/reliability.md: `tried("kill -9 while saving", 20)`, or with `lost="..."` if anything is.
+    """Record a row of docs/reliability.md: `tried("kill -9 while saving", 20)`, with `lost="..."` if anything was.
 
-    A test may record several rows; equal rows of several tests, such as those of a parametrized one, are added up.
+    A test may record several rows. Counts of equal rows, as from parametrized tests, are added up.
     """
 
     def record(what: str, count: int, lost: str = "nothing") -> None:
@@ -32,11 +32,11 @@ def tried(record_property: Callable[[str, object], None]) -> Callable[..., None]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, str, str]]:
-    """Run a command as a program would; return its status and what it printed, and what of that is errors."""
+    """Run a command in this process; return its exit status, its output, and the part on standard error."""
 
     def start(*words: object) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["vanilla-transformer", *map(str, words)])
-        # What was printed before.
+        # Discard earlier output.
         capfd.readouterr()
         status: Any = 0
         try:
@@ -51,9 +51,9 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> C
 
 @pytest.fixture
 def fuzz(tried: Callable[..., None]) -> Callable[..., Any]:
-    """Run the property below it at once, for a few or all of its cases, and record the row.
+    """Run the decorated property at once, with few or all cases, and record the row.
 
-    `@fuzz("files of any bytes", 30, 1500)` stands above `@given(...)`.
+    Goes above `@given(...)`: `@fuzz("files of any bytes", 30, 1500)`.
     """
 
     def decorate(what: str, few: int, all_of_them: int) -> Callable[[Callable[[], None]], None]:

@@ -1,10 +1,10 @@
-"""Measure the tests by mutants: one small change to the library at a time, which a fast test must notice.
+"""Mutation testing: apply one small change to the library at a time, which a fast test must detect.
 
 python tests/reliability/mutation.py [--count 200] [--seed 0] [--seconds 60]
 
-`make mutation` runs this in a clone of the repository, whose files it changes, beside `.coverage` and `tests.xml` of
-the fast tests. A mutant meets only the tests that execute its statement: those of its own module, then the
-others, fastest first, up to `--seconds` of recorded time. At the end all tests that failed must pass without mutants.
+`make mutation` runs this in a clone of the repository, whose files it changes, with the fast tests' `.coverage` and
+`tests.xml`. A mutant meets only tests that execute its statement: those of its own module, then the others, fastest
+first, up to `--seconds` of recorded time. Finally, all tests that killed a mutant must pass without mutants.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 PACKAGE = Path("hf_vanilla_transformer")
-ROOMS = ("model", "data", "training", "conversion")
-# Calls whose arguments are words for a person.
-TALK = {"warn", "warning", "warning_once", "info", "debug", "error", "exception", "print"}
-# Decorators for type checkers and readers, without effect at run time.
+FOLDERS = ("model", "data", "training", "conversion")
+# Calls that only emit messages.
+MESSAGES = {"warn", "warning", "warning_once", "info", "debug", "error", "exception", "print"}
+# Decorators without effect at run time.
 TYPING_ONLY = {"override", "overload", "abstractmethod", "final"}
 
 
@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
 
 
 def uninteresting(tree: ast.Module) -> Iterator[ast.AST]:
-    """Nodes whose mutants say nothing about tests: annotations, text of errors, warnings and logs, `__all__`."""
+    """Nodes that are not mutated: annotations, errors, warnings, logs, `__all__`."""
     for node in ast.walk(tree):
         match node:
             case ast.arg(annotation=ast.expr() as annotation) | ast.AnnAssign(annotation=annotation):
@@ -52,12 +52,12 @@ def uninteresting(tree: ast.Module) -> Iterator[ast.AST]:
                 yield from (each for each in decorators if ast.unparse(each).split(".")[-1] in TYPING_ONLY)
             case ast.Raise() | ast.If(test=ast.Name("TYPE_CHECKING")) | ast.Assign(targets=[ast.Name("__all__")]):
                 yield node
-            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in TALK:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in MESSAGES:
                 yield node
 
 
 class Place(NamedTuple):
-    """Where a file can be changed in one way, such as by another operator, with the changes to choose from."""
+    """A place in a file for one kind of change, such as another operator, with the candidate changes."""
 
     path: Path
     line: int
@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
 
 def places(path: Path) -> Iterator[Place]:
-    """All places of a file but the uninteresting ones."""
+    """All places of a file, except uninteresting ones."""
     from cosmic_ray import plugins
     from cosmic_ray.ast import ast_nodes, get_ast
 
@@ -91,7 +91,7 @@ def places(path: Path) -> Iterator[Place]:
 
 
 def mutant_of(place: Place, rng: random.Random) -> Mutant | None:
-    """A change of a place, drawn at random from those that give another program, None if none does."""
+    """Draw a change of a place at random that gives a different, valid program; None if there is none."""
     from cosmic_ray import plugins
     from cosmic_ray.mutating import mutate_code
 
@@ -102,7 +102,7 @@ def mutant_of(place: Place, rng: random.Random) -> Mutant | None:
             with warnings.catch_warnings(action="error"):
                 different = ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
                 compile(changed, place.path, "exec")
-        # Python refuses the change, or warns of it; cosmic-ray cannot replace an exception with a dotted name.
+        # Python rejects the change or warns of it; cosmic-ray cannot replace exceptions with dotted names.
         except (SyntaxError, AttributeError):
             continue
         if different:
@@ -111,9 +111,9 @@ def mutant_of(place: Place, rng: random.Random) -> Mutant | None:
 
 
 def draw(count: int, seed: int) -> list[Mutant]:
-    """Draw mutants from all places of the four rooms, in the order of the rooms."""
+    """Draw mutants from all places of the four folders, sorted by folder, file and line."""
     rng = random.Random(seed)
-    files = [path for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py"))]
+    files = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("*.py"))]
     population = [place for path in files for place in places(path)]
     rng.shuffle(population)
     drawn = islice(filter(None, (mutant_of(place, rng) for place in population)), count)
@@ -121,7 +121,7 @@ def draw(count: int, seed: int) -> list[Mutant]:
 
 
 def statement_lines(source: str, line: int) -> tuple[range, bool]:
-    """The lines of the statement at a line, of a compound one its head, and whether a function holds it."""
+    """The lines of the statement at a line (of a compound one, its head), and whether it is in a function."""
     found, inside = range(line, line + 1), False
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
@@ -132,7 +132,7 @@ def statement_lines(source: str, line: int) -> tuple[range, bool]:
 
 
 class Recorded:
-    """What the recorded run of the fast tests knows: who executes a line and how long each test takes."""
+    """The recorded run of the fast tests: which tests execute a line, and how long each takes."""
 
     def __init__(self) -> None:
         from coverage import CoverageData
@@ -152,7 +152,7 @@ class Recorded:
         return self.seconds.get(f"{file.removesuffix('.py').replace('/', '.')}.{name.replace('::', '.', 1)}", 1.0)
 
     def tests(self, path: Path, line: int, seconds: float) -> list[str]:
-        """The tests that meet a mutant; one outside of functions, executed by the import, meets all of its file."""
+        """The tests that a mutant meets; outside functions, where imports execute it, all tests of its file."""
         lines, inside = statement_lines(path.read_text(encoding="utf-8"), line)
         by_line = self.data.contexts_by_lineno(str(path.resolve()))
         chosen = [by_line.get(each, []) for each in lines] if inside else by_line.values()
@@ -162,7 +162,7 @@ class Recorded:
         own = f"tests/{path.parent.name}/test_{path.stem.removesuffix('_vanilla_transformer')}.py"
         selected, total = [], 0.0
         for file in sorted(files, key=lambda file: (file != own, self.slowest[file])):
-            # Whichever test of a file comes first waits for what the file prepares, such as a trained model.
+            # The first test of a file also runs its fixtures, which may train a model.
             total += self.slowest[file]
             for test in sorted(files[file], key=self.time):
                 total += self.time(test)
@@ -173,7 +173,7 @@ class Recorded:
 
 
 class FirstFailure:
-    """A plugin of pytest that remembers the first test, or file, that fails."""
+    """A pytest plugin that records the first failing test or file."""
 
     def __init__(self) -> None:
         self.nodeid = ""
@@ -186,7 +186,7 @@ class FirstFailure:
 
 
 def run(tests: list[str], scratch: Path, limit: float) -> str:
-    """Run tests in a fork of this warm process; return the first that fails, "" if none does."""
+    """Run tests in a fork of this warm process; return the first failure, or ""."""
     import pytest
 
     shutil.rmtree(scratch, ignore_errors=True)
@@ -201,10 +201,10 @@ def run(tests: list[str], scratch: Path, limit: float) -> str:
         for stream in range(3):
             os.dup2(quiet, stream)
         failure = FirstFailure()
-        # Plugins of pytest that come with other libraries are imported already.
+        # Other libraries' pytest plugins are already imported, which pytest warns of.
         options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         code = pytest.main([*options, *tests], plugins=[failure])
-        outcome.write_text(failure.nodeid or (f"pytest ends with {code}" if code else ""))
+        outcome.write_text(failure.nodeid or (f"pytest exits with {code}" if code else ""))
         os._exit(0)
     end = time.monotonic() + limit
     while not (ended := os.waitpid(child, os.WNOHANG)[0]) and time.monotonic() < end:
@@ -213,12 +213,12 @@ def run(tests: list[str], scratch: Path, limit: float) -> str:
         os.killpg(child, signal.SIGKILL)
     if not ended:
         os.waitpid(child, 0)
-        return "it never ends"
-    return outcome.read_text() if outcome.exists() else "the process dies"
+        return "a time-out"
+    return outcome.read_text() if outcome.exists() else "a crash"
 
 
 def killer(mutant: Mutant, tests: list[str], scratch: Path, limit: float) -> str:
-    """Return the first test that fails with the mutant, "" if none does."""
+    """Return the first failure with the mutant, or ""."""
     original = mutant.path.read_text(encoding="utf-8")
     mutant.path.write_text(mutant.source, encoding="utf-8")
     try:
@@ -228,7 +228,7 @@ def killer(mutant: Mutant, tests: list[str], scratch: Path, limit: float) -> str
 
 
 def warm_up(scratch: Path) -> None:
-    """Import what every test needs, once, before the forks; the library itself each fork imports anew."""
+    """Import what every test needs before forking, except the library, which each fork imports anew."""
     os.environ |= {"HF_HOME": str(scratch / "hub"), "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"}
     sys.path.insert(0, os.getcwd())
@@ -242,7 +242,7 @@ def warm_up(scratch: Path) -> None:
 
 
 def difference(mutant: Mutant) -> tuple[str, str]:
-    """The changed lines before and after, each on one line."""
+    """The changed lines before and after, each joined into one line."""
     before, after = mutant.path.read_text(encoding="utf-8").splitlines(), mutant.source.splitlines()
     changed = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
     old, new = (" ".join(line[1:].strip() for line in changed if line[0] == sign) for sign in "-+")
@@ -250,24 +250,24 @@ def difference(mutant: Mutant) -> tuple[str, str]:
 
 
 def table(results: Sequence[tuple[Mutant, str]]) -> str:
-    """The numbers of each room, in Markdown."""
+    """The counts for each folder, in Markdown."""
     lines = ["| folder | mutants | killed | survived |\n|---|---:|---:|---:|\n"]
-    for room in (*ROOMS, "all"):
-        killers = [killer for mutant, killer in results if room in ("all", mutant.path.parent.name)]
+    for folder in (*FOLDERS, "all"):
+        killers = [killer for mutant, killer in results if folder in ("all", mutant.path.parent.name)]
         killed = sum(map(bool, killers))
         share = f" ({killed / len(killers):.1%})" if killers else ""
-        lines.append(f"| {room} | {len(killers)} | {killed}{share} | {len(killers) - killed} |\n")
+        lines.append(f"| {folder} | {len(killers)} | {killed}{share} | {len(killers) - killed} |\n")
     return "".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="mutants to draw")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60, help="recorded time of the tests that a mutant meets")
+    parser.add_argument("--count", type=int, default=200, help="number of mutants (default: 200)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default: 0)")
+    parser.add_argument("--seconds", type=float, default=60, help="recorded time of tests per mutant (default: 60)")
     options = parser.parse_args()
     if subprocess.check_output(["git", "status", "--porcelain", "--untracked-files=no"]):
-        raise SystemExit("mutants change files: run this in a clone without changes, as `make mutation` does")
+        raise SystemExit("the checkout has changes, which mutants could overwrite; run `make mutation`, in a clone")
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         scratch = Path(folder, "run")
         warm_up(scratch)
@@ -275,14 +275,14 @@ def main() -> None:
         results: list[tuple[Mutant, str]] = []
         for mutant in draw(options.count, options.seed):
             tests = recorded.tests(mutant.path, mutant.line, options.seconds)
-            # A loaded machine is slow; only a mutant that loops should meet the limit.
+            # Generous, for a busy machine: only an endless loop should time out.
             results.append((mutant, killer(mutant, tests, scratch, limit=600 + 10 * options.seconds)))
             before, after = difference(mutant)
             verdict = f"killed by {results[-1][1]}" if results[-1][1] else f"SURVIVED {len(tests)} tests"
             print(f"{mutant.path}:{mutant.line} {verdict}\n- {before}\n+ {after}", flush=True)
         killers = sorted({killer for _, killer in results if "::" in killer})
         if failed := run(killers, scratch, limit=3600):
-            raise SystemExit(f"no verdict: without a mutant {failed} fails here too")
+            raise SystemExit(f"no verdict: {failed} also fails without mutants")
     print("\n" + table(results))
 
 

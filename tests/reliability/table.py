@@ -1,4 +1,4 @@
-"""Write the table of docs/reliability.md from pytest's reports of the reliability tests.
+"""Write the table in docs/reliability.md from pytest's reports of the reliability tests.
 
 python tests/reliability/table.py docs/reliability.md REPORT.xml ...
 """
@@ -23,12 +23,12 @@ class Row(NamedTuple):
 
 
 def rows_of(reports: list[str]) -> dict[Row, int]:
-    """Return the number of cases of each row of reports in which every test passed."""
+    """Return the number of cases by row; raises ValueError if a test failed."""
     counts: dict[Row, int] = {}
     for case in chain.from_iterable(ElementTree.parse(report).iter("testcase") for report in reports):
         name = f"{case.get('classname')}.{case.get('name')}"
         if case.find("failure") is not None or case.find("error") is not None:
-            raise ValueError(f"{name} failed; the table is written when all tests pass")
+            raise ValueError(f"{name} failed; the table is written only if all tests pass")
         part = (case.get("classname") or "").partition("reliability.test_")[2].partition(".")[0].replace("_", " ")
         for each in case.iter("property"):
             if each.get("name") == "tried":
@@ -39,7 +39,7 @@ def rows_of(reports: list[str]) -> dict[Row, int]:
 
 
 def with_table(text: str, counts: dict[Row, int]) -> str:
-    """Return the document with the table of these rows in place of the old one."""
+    """Replace the table in a document."""
     lines = [f"| {row.part} | {row.what} | {count:,} | {row.lost} |\n" for row, count in sorted(counts.items())]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "datasets", "tokenizers"))
     caption = f"\n{sum(counts.values()):,} cases; Python {platform.python_version()}, {versions}.\n"

@@ -1,4 +1,4 @@
-"""Checkpoints under damage, full disks, signals and second runs: nothing is lost, and nothing else is loaded."""
+"""Checkpoints under damage, full disks, signals and concurrent runs: nothing is lost, and no damaged one is loaded."""
 
 import os
 import random
@@ -36,7 +36,7 @@ def run(folder, seed=0, **options):
 
 
 def resumed(folder, **options):
-    """The trainer of a run resumed from `last`, with other initial weights."""
+    """Resume a run from its last checkpoint, with other initial weights; return the trainer."""
     trainer = run(folder, seed=7, **options)
     trainer.train(resume_from_checkpoint=True)
     return trainer
@@ -44,7 +44,7 @@ def resumed(folder, **options):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing happened to."""
+    """An undisturbed run."""
     trainer = run(tmp_path_factory.mktemp("whole"))
     trainer.train()
     return trainer
@@ -52,7 +52,7 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def copy(whole, tmp_path):
-    """A function that copies its folder, by links, to damage it."""
+    """A function that copies the folder of `whole` with hard links, for damage."""
 
     def copy_to(name):
         shutil.copytree(whole.args.output_dir, tmp_path / name, copy_function=os.link)
@@ -62,7 +62,7 @@ def copy(whole, tmp_path):
 
 
 def damage(file, kind, generator):
-    """Damage a file, and leave those that it is linked to alone."""
+    """Damage a file without changing its hard links."""
     content = bytearray(file.read_bytes())
     file.unlink()
     if kind == "cut":
@@ -75,7 +75,7 @@ def damage(file, kind, generator):
 
 class TestDamage:
     def test_one_file(self, whole, copy, caplog, tried):
-        """It is skipped with a reason that names the file; without its manifest, the checkpoint is as good."""
+        """The checkpoint is skipped with a reason that names the file, unless only its manifest is missing."""
         files = sorted(path.name for path in Path(whole.args.output_dir, "checkpoint-6").iterdir())
         assert len(files) >= 9
         tries = [(file, kind, seed) for seed in range(cases(1, 12)) for file in files for kind in DAMAGES]
@@ -91,7 +91,7 @@ class TestDamage:
                 assert found == str(folder / "checkpoint-4"), case
                 skips = re.search(rf"skipping .*checkpoint-6: .*{re.escape(file)}", caplog.text)
                 assert skips or file == MANIFEST, case
-            # Damage changes nothing that is left, so a few runs stand for all.
+            # The other checkpoints are unchanged, so a few resumed runs suffice.
             if not seed and (FULL or kind == "cut") and file in ("model.safetensors", "optimizer.pt", MANIFEST):
                 assert_same_weights(resumed(folder).model, whole.model)
             shutil.rmtree(folder)
@@ -111,14 +111,14 @@ class TestDamage:
         tried("two of three checkpoints damaged, and the run resumed", number)
 
     def test_without_a_manifest(self, whole, copy, tried):
-        """Checkpoints of `Trainer`: what is cut, removed or emptied is found; a flipped bit in torch's files, too."""
+        """Truncated, missing and empty files of `Trainer` are found, and flipped bits in torch's files."""
         files = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
         tries = [
             (file, kind, seed)
             for seed in range(cases(2, 40))
             for file in files
             for kind in DAMAGES
-            # Neither has a checksum of its own.
+            # The other formats have no checksum.
             if kind != "flipped" or file.endswith(("pt", "pth"))
         ]
         silent = 0
@@ -130,7 +130,7 @@ class TestDamage:
             damage(checkpoint / file, kind, random.Random(case))
             fault = checkpoint_fault(checkpoint)
             if fault is None:
-                # A flipped bit in the padding or in the names of the archive.
+                # A flipped bit in the archive's padding or names.
                 assert kind == "flipped", case
                 silent += 1
                 try:
@@ -153,7 +153,7 @@ class TestDamage:
 
 class TestFullDisk:
     def test_while_a_checkpoint_is_saved(self, whole, tmp_path, small_files, tried):
-        """Every file has a limit at which it is the one that fails."""
+        """In a full run, every file is once the one that exceeds the limit."""
         sizes = sorted(path.stat().st_size for path in Path(whole.args.output_dir, "checkpoint-4").iterdir())
         generator, number = random.Random(0), cases(3, 30)
         limits = [size - 1 for size in sizes if size > 300]
@@ -180,7 +180,7 @@ class TestFullDisk:
         disk.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o"]
         if subprocess.run([*mount, "size=1m", "tmpfs", disk], capture_output=True).returncode:
-            pytest.skip("this machine lets nobody mount a disk")
+            pytest.skip("this machine does not allow mounting")
         generator, number = random.Random(0), cases(2, 20)
         try:
             for _ in range(number):
@@ -209,20 +209,20 @@ def names(trainer):
 
 
 def interrupt(trainer, step):
-    """Train up to a step, at which Ctrl-C comes."""
+    """Train up to a step, and interrupt there as with Ctrl-C."""
     trainer.add_callback(At(step, lambda **kwargs: os.kill(os.getpid(), signal.SIGINT)))
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
 
 
 def check_same_run(again, expected, case):
-    """The weights, losses and checkpoints of two runs are the same."""
+    """Check that two runs have the same weights, losses and checkpoints."""
     assert history(again) == history(expected) and names(again) == names(expected), case
     assert_same_weights(again.model, expected.model)
 
 
 def scored(trainer, scores, patience):
-    """A trainer whose evaluations give the score of their step, and that stops early."""
+    """A trainer with early stopping whose evaluations return a given score for each step."""
     trainer.compute_metrics = lambda prediction: {"score": scores[trainer.state.global_step]}
     trainer.add_callback(EarlyStopping(patience))
     return trainer
@@ -246,7 +246,7 @@ class TestSignals:
 
     @pytest.mark.slow
     def test_at_every_step(self, tmp_path, tried):
-        """The resumed run has the weights, losses and checkpoints of one that was not interrupted."""
+        """The resumed run has the weights, losses and checkpoints of an uninterrupted one."""
         count = 0
         for number, options in enumerate(self.OPTIONS):
             defaults = {"metric_for_best_model": "loss", "load_best_model_at_end": False}
@@ -264,9 +264,9 @@ class TestSignals:
 
     @pytest.mark.slow
     def test_at_best_steps_without_a_scheduled_checkpoint(self, tmp_path, tried):
-        """The best checkpoint, the stop and the model at the end are as without interruption; the folder may move."""
+        """Best checkpoint, early stop and final model are as without interruption, even if the folder moves."""
         count = 0
-        # The first ones have a best step before and after the first scheduled checkpoint.
+        # The first seeds have best steps before and after the first scheduled checkpoint.
         for seed in range(4, 4 + cases(2, 20)):
             generator = random.Random(seed)
             every, limit, patience = generator.choice([2, 3, 4]), generator.choice([1, 2, 6]), generator.choice([2, 9])
@@ -290,10 +290,10 @@ class TestSignals:
 
 @pytest.mark.slow  # starts programs that import PyTorch
 class TestProgram:
-    """The command itself, ended at moments that it does not choose."""
+    """The command itself, ended at arbitrary moments."""
 
     def start(self, folder, *words):
-        """Train for longer than any test takes, unless `words` say otherwise."""
+        """Start training, by default for longer than any test takes."""
         options = {"max_tokens": 400, "num_train_epochs": 100_000, "warmup_steps": 10, "output_dir": "model"}
         options |= write_splits(folder)
         command = [sys.executable, "-m", "hf_vanilla_transformer", "train", "--use_cpu"]
@@ -307,7 +307,7 @@ class TestProgram:
             time.sleep(0.01)
 
     def finish(self, folder):
-        """Resume for some steps, to the end."""
+        """Resume for four more steps, to the end."""
         steps = int(str(newest_checkpoint(folder / "model")).rpartition("-")[2]) + 4
         program = self.start(folder, "--resume_from_checkpoint", "last", "--max_steps", str(steps))
         _, err = program.communicate(timeout=600)
@@ -332,7 +332,7 @@ class TestProgram:
         tried("the train command ended by SIGTERM or Ctrl-C, and resumed", number)
 
     def test_two_runs_in_one_folder(self, tmp_path, tried):
-        """The second is refused; once the first is killed, the same command goes on."""
+        """The second run is refused; once the first is killed, the same command resumes it."""
         number = cases(1, 2)
         for case in range(number):
             folder = tmp_path / str(case)
@@ -349,7 +349,7 @@ class TestProgram:
 
 
 def train_in_two(folder, at):
-    """In one of two processes: train; a signal reaches the second process only."""
+    """Train in one of two processes; a signal reaches only the second."""
     resumes, step = at == "resume", 0 if at == "resume" else int(at)
     trainer = run(Path(folder), seed=7 if resumes else 0, max_tokens=64)
     if step and trainer.args.process_index == 1:

@@ -1,8 +1,7 @@
-"""Folders of models with damaged files: one line that names the place, or a right result.
+"""Model folders with damaged files give either a correct result or one line that names the place.
 
-A result is right if every weight of the model is the one in its file, and, where the files say what they said before,
-so is the translation. Other weights, words or settings that are well-formed make another model, which nothing can tell
-from one that was meant.
+A result is correct if every weight equals the one in its file and, if the content of the files is unchanged, the
+translation is unchanged too. Different but well-formed weights, words or settings are simply another model.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Damaged source checkpoints of every layout: one short line, or a conversion in which every weight has its source."""
+"""Damaged source checkpoints of every layout give one short line, or a conversion with weights from the source."""
 
 import pytest
 

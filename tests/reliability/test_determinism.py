@@ -1,4 +1,4 @@
-"""The same seed gives the same bits, and what is translated beside a sentence does not change its translation."""
+"""The same seed gives the same bits, and a translation does not depend on the rest of its batch."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def run(folder, splits, options):
 
 
 def outcome(folder):
-    """Return the bits of the weights and the losses of a run."""
+    """Return a run's weight file and losses."""
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     losses = [(entry["step"], entry["loss"], entry["grad_norm"]) for entry in history if "loss" in entry]
     assert len(losses) > 1
@@ -84,7 +84,7 @@ def random_sentences(count, seed=SEED):
 
 @pytest.fixture(scope="module")
 def trained_model():
-    """A model that has learnt something, though not all: where it is torn, small errors could decide."""
+    """A partly trained model: where it is undecided, small errors could change the result."""
     torch.manual_seed(SEED)
     words = dict(zip(" ".join(ENGLISH).split(), " ".join(SPANISH).split(), strict=False))
     sources = random_sentences(400, SEED + 1)
@@ -102,7 +102,7 @@ def translator(request):
 
 
 def check_same(found, expected, name):
-    """Check that all n-best lists have the same texts, and scores to within 1e-5."""
+    """Check that all n-best lists have the same texts, and scores within 1e-5."""
     texts = [[[each.text for each in row] for row in rows] for rows in (found, expected)]
     scores = [abs(a.score - b.score) for row in zip(found, expected, strict=True) for a, b in zip(*row, strict=True)]
     count = sum(a != b for a, b in zip(*texts, strict=True))
@@ -114,7 +114,7 @@ SEARCHES = {"greedy": {"num_beams": 1}, "beams": {"num_beams": 4, "num_hypothese
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_batch_mates_do_not_change_a_translation(translator, search, tried):
-    """Texts are equal, n-best lists included, and scores to within 1e-5."""
+    """N-best lists have equal texts, and scores within 1e-5."""
     sentences = random_sentences(cases(10, 157))
     options = {**SEARCHES[search], "with_scores": True, "max_length": 14}
     alone = translate(*translator, sentences, max_tokens=1, **options)
@@ -138,8 +138,8 @@ def test_batch_mates_do_not_change_a_translation(translator, search, tried):
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
 def test_batch_mates_do_not_prolong_a_translation(kind, search, tried):
-    """Of models that do not end by themselves, given sentences of very different lengths."""
-    # With larger weights, rounding changes scores by more.
+    """Models that never produce the end token, and sentences of very different lengths."""
+    # Smaller weights, since rounding errors of scores grow with them.
     model, tokenizer = build(kind, max_position_embeddings=256, **({"init_std": 0.5} if kind == "marian" else {}))
     set_end_bias(model, -1e4)
     sentences = [" ".join(random_sentences(1 + number % 7, number)) for number in range(cases(8, 60))]
@@ -162,9 +162,9 @@ def test_the_side_of_padding_does_not_change_a_translation(translator, search, t
     options = {"num_beams": SEARCHES[search]["num_beams"], "num_return_sequences": num, "max_new_tokens": 12}
 
     def texts(rows, side):
-        given = tokenizer(rows, padding=True, padding_side=side, return_tensors="pt", return_token_type_ids=False)
+        inputs = tokenizer(rows, padding=True, padding_side=side, return_tensors="pt", return_token_type_ids=False)
         with evaluation_mode(model):
-            return tokenizer.batch_decode(model.generate(**given, **options), skip_special_tokens=True)
+            return tokenizer.batch_decode(model.generate(**inputs, **options), skip_special_tokens=True)
 
     alone = [text for sentence in sentences for text in texts([sentence], "right")]
     for side in ("left", "right"):

@@ -1,4 +1,4 @@
-"""Argument files and command lines: what is asked for, or status 2 with one line; never a stack trace."""
+"""Argument files and command lines are parsed, or refused with status 2 and one line, never with a stack trace."""
 
 import json
 import string
@@ -12,7 +12,7 @@ from fuzzing import JSON_VALUES, texts
 from hf_vanilla_transformer.cli import main as cli
 from hf_vanilla_transformer.cli import options
 
-# What the parsers know takes a second to import for some commands.
+# Cached, since the imports of some commands take a second.
 PARSERS = {}
 
 
@@ -26,7 +26,7 @@ def parser_of(command):
 
 
 def parsed_or_error(capfd, command, words):
-    """Parse a command line as the program does, or return None after checking status and message."""
+    """Parse a command line like the program; on an error, check status and message and return None."""
     module, parser = cli._module(command), parser_of(command)
     try:
         with options.one_line_errors(parser):
@@ -62,7 +62,7 @@ def test_command_lines(command, capfd, fuzz):
     def check(words):
         if options.help_option(words):
             return
-        # The first word of training may be a file, which the next test writes.
+        # `train` would read these as argument files, which the next test covers.
         parsed_or_error(capfd, command, [word for word in words if not word.endswith((".yaml", ".yml", ".json"))])
 
 

@@ -1,4 +1,4 @@
-"""Batches by tokens: every pair once an epoch, within the budget, equally many for each process."""
+"""Token-budget batches: every pair once per epoch, within the budget, equally many batches for each process."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ from reliability import cases
 
 @st.composite
 def corpora(draw, fewest=1):
-    """Draw the lengths of pairs, and a budget in which the longest pair fits exactly or with room to spare."""
+    """Draw the lengths of pairs, and a budget that fits the longest pair, exactly or with room to spare."""
     lengths = st.integers(0, draw(st.sampled_from([1, 5, 30])))
     pairs = draw(st.lists(st.tuples(lengths, lengths), min_size=fewest, max_size=40))
     longest = max((source + target for source, target in pairs), default=0)
@@ -26,7 +26,7 @@ def cost(batch, pairs):
 
 
 def check_counts(batches, pairs, replicas):
-    """Each pair once; only where a batch of one pair is left over, the longest again."""
+    """Check that each pair occurs once; only if batches hold single pairs may the longest repeat."""
     counts = Counter(row for batch in batches for row in batch)
     assert set(counts) == set(range(len(pairs)))
     repeated = [row for row, count in counts.items() if count > 1]
@@ -50,14 +50,14 @@ def test_sampler(fuzz):
         assert lengths == {len(sampler), len(batches)} and len(batches) % replicas == 0
         assert all(batch and cost(batch, pairs) <= budget for batch in batches)
         check_counts(batches, pairs, replicas)
-        # Resuming: the rest of the epoch, by a sampler of another process.
+        # After resuming, a new sampler gives the same epoch.
         again = TokenBudgetBatchSampler(*zip(*pairs, strict=True), budget, **options)
         again.set_epoch(epoch)
         assert list(again) == batches
 
 
 def features_of(pairs):
-    # The number of a pair is the id of its tokens.
+    # All tokens of a pair have its number as id.
     return [
         {"number": number, "input_ids": [number] * source, "labels": [number] * target}
         for number, (source, target) in enumerate(pairs)

@@ -1,6 +1,6 @@
-"""Configurations: a field with any value is refused in one line that names it, or the model builds, saves and runs.
+"""Configurations with any values: the model builds, saves and runs, or one line names the invalid field.
 
-Presets and overrides: each field gets the value that it is given, or one line names what cannot be used.
+Presets and overrides: each field gets its value, or one line names the invalid one.
 """
 
 import json
@@ -26,7 +26,7 @@ from hf_vanilla_transformer.training.arguments import parse_overrides
 from reliability import cases
 from tiny import TINY, close
 
-# Of these the file says which class to use, or they are of transformers.
+# Only this package's own fields.
 OWN = sorted(
     set(VanillaTransformerConfig.__annotations__) & {field.name for field in fields(VanillaTransformerConfig)}
 )
@@ -41,7 +41,7 @@ VALUES = st.one_of(
 
 
 def configuration_or_error(path, content):
-    """Load a configuration as a user does, or return None after checking that the error names a field."""
+    """Load a configuration from a file; on an error, check that it names a field and return None."""
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps({"model_type": "vanilla_transformer", **content}))
     try:
@@ -50,7 +50,7 @@ def configuration_or_error(path, content):
         message = one_line(error)
         assert any(f"`{name}`" in message for name in OWN), message
         return None
-    # Of fields that transformers 5.17 itself checks, and first.
+    # transformers 5.17 checks some fields itself, before this package does.
     except StrictDataclassFieldValidationError as error:
         assert any(f"'{name}'" in str(error) for name in OWN)
         return None
@@ -65,7 +65,7 @@ def test_any_value_of_any_field(tmp_path, fuzz):
     def check(changes, turn):
         nonlocal built
         config = configuration_or_error(tmp_path, {**TINY, **changes})
-        # A tenth of the models: building one takes longest.
+        # Only a tenth, since building a model is slow.
         if config is None or turn or max(getattr(config, name) for name in SIZES) > 64:
             return
         built += 1
@@ -84,7 +84,7 @@ def test_any_value_of_any_field(tmp_path, fuzz):
         weights = loaded.state_dict()
         assert all(torch.equal(weight, weights[name]) for name, weight in model.state_dict().items())
         close(again, logits, 1e-5)
-        # Elsewhere, what MKL rounds depends on where in memory a weight lies.
+        # On other processors, MKL's rounding depends on the memory alignment of weights.
         assert torch.equal(logits, again) or processor() not in ROUTINES
 
     assert built > cases(0, 50)
@@ -109,9 +109,9 @@ def test_overrides(fuzz):
         except ValueError as error:
             assert one_line(error).startswith("`config_overrides`")
             return
-        # All parts are there, each once, and give the same values if spelled as JSON.
-        given = [part.partition("=")[0].strip() for part in text.split(",") if part]
-        assert list(overrides) == given
+        # All parts are present, each once, and have the same values when spelled as JSON.
+        assigned = [part.partition("=")[0].strip() for part in text.split(",") if part]
+        assert list(overrides) == assigned
         for name, value in overrides.items():
             if "," not in (spelled := json.dumps(value)):
                 assert repr(parse_overrides(f"{name}={spelled}")) == repr({name: value})
@@ -135,7 +135,7 @@ def test_presets(fuzz):
             unknown = name not in PRESETS and message.startswith("unknown preset")
             assert unknown or any(f"`{own}`" in message or f"'{own}'" in message for own in OWN), message
             return
-        # Of some fields, None leaves the choice to others.
+        # None means that other fields determine the value.
         asked = {**get_preset(name).config, **overrides}
         expected = {field: value for field, value in asked.items() if value is not None}
         assert {field: getattr(config, field) for field in expected} == expected

@@ -1,4 +1,4 @@
-"""Files of parallel text: every pair as it was written, in order, or one line that names the file."""
+"""Files of parallel text are read pair by pair, unchanged and in order, or one line names the file."""
 
 import csv
 import gc
@@ -42,7 +42,7 @@ def write_file(path: Path, content: bytes) -> str:
 
 
 def load_or_error(folder: Path, path: str, **options: Any) -> list[tuple[str, str]] | None:
-    """Return the pairs of a file, or None after checking that the error names the file in one line."""
+    """Return the pairs of a file; on an error, check that it names the file in one line and return None."""
     try:
         return load(folder, train_file=path, **options)
     except DataError as error:
@@ -54,7 +54,7 @@ def test_two_text_files(tmp_path, fuzz):
     @fuzz("pairs of text files with any characters, ends of line, byte order mark, gzip", 30, 1500)
     @given(pairs_of(), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.sampled_from(["", ".gz"]))
     def check(pairs, end, ends_in_newline, suffix):
-        # A carriage return before the line feed would be part of the line end, an empty last line would be none.
+        # A carriage return before a line feed belongs to the line end, and an empty last line does not count.
         pairs = [tuple(side.rstrip("\r") for side in pair) for pair in pairs]
         paths = []
         for name, side in zip("st", zip(*pairs, strict=True), strict=True):
@@ -105,7 +105,7 @@ def test_json(tmp_path, fuzz):
             text = "".join(f"{json.dumps(row, ensure_ascii=bool(indent))}\n" for row in objects)
         path = write_file(tmp_path / "x.json", text.encode())
         languages = {"source_lang": "en", "target_lang": "de"} if nested else {}
-        # An array is not read piece by piece.
+        # Arrays cannot be streamed.
         assert load(tmp_path, streaming=not as_array, train_file=path, **languages) == pairs
 
 
@@ -118,7 +118,7 @@ PARQUET_TYPES = [
 def parquet_column(data: st.DataObject, size: int) -> pa.Array:
     kind = data.draw(st.sampled_from(PARQUET_TYPES))
     if kind == pa.string() and data.draw(st.booleans()):
-        # Arrow does not look whether a string is UTF-8.
+        # Arrow does not check that a string is UTF-8.
         return pa.array([data.draw(st.binary(max_size=4)) for _ in range(size)]).view(pa.string())
     if kind == pa.timestamp("us"):
         return pa.array([data.draw(st.integers(-(2**63), 2**63 - 1)) for _ in range(size)]).view(kind)
@@ -147,8 +147,8 @@ def test_parquet(tmp_path, fuzz):
             assert loaded == pairs
         elif loaded is not None:
             assert len(loaded) == len(pairs)
-            kept = 1 if faulty == "source" else 0
-            assert [pair[kept] for pair in loaded] == [pair[kept] for pair in pairs]
+            intact = 1 if faulty == "source" else 0
+            assert [pair[intact] for pair in loaded] == [pair[intact] for pair in pairs]
 
 
 DAMAGED = {
@@ -162,7 +162,7 @@ INSERTED = [*(bytes([each]) for each in b'\0\xff"\t,\n\r{[\xc3'), b"\xed\xa0\x80
 
 
 def damage(content: bytes, data: st.DataObject) -> bytes:
-    """Cut, overwrite, double or insert bytes."""
+    """Remove, overwrite, repeat or insert bytes."""
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(content)))
         end = min(len(content), start + data.draw(st.integers(0, 8)))
@@ -191,7 +191,7 @@ def test_damaged_files(tmp_path, fuzz):
                 isinstance(side, str) and side.encode() is not None for pair in loaded for side in pair
             )
             text = content.decode("utf-8-sig", "replace")
-            # Each sentence of a TSV file is a cell of it, in this order.
+            # Each sentence of a TSV file is one of its cells, in the same order.
             if ".tsv" in name:
                 cells = iter([cell for line in text.split("\n") for cell in line.removesuffix("\r").split("\t")])
                 assert all(
@@ -228,7 +228,7 @@ def file_content(suffix: str, pairs: list[tuple[str, str]]) -> bytes:
     return file.getvalue().encode()
 
 
-# The datasets library leaves a table open that it cannot read to its end.
+# The datasets library does not close a table that it fails to read.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*unclosed file|.*_io.FileIO:pytest.PytestUnraisableExceptionWarning")
 def test_dataset_folders(tmp_path, fuzz):
@@ -251,7 +251,7 @@ def test_dataset_folders(tmp_path, fuzz):
                 loaded = load(folder, streaming, dataset_name=str(folder))
             except DataError as error:
                 assert folder.name in one_line(error)
-                # The datasets library takes some texts of a table for numbers, dates or nothing.
+                # The datasets library parses some texts in tables as numbers, dates or missing values.
                 assert damaged or suffix in (".csv", ".tsv")
                 return
         assert all(isinstance(side, str) for pair in loaded for side in pair) if damaged else loaded == pairs
@@ -281,7 +281,7 @@ def test_held_out_splits(tmp_path, fuzz, streaming):
         except DataError as error:
             assert "leaves nothing to train on" in one_line(error)
             return
-        # Every pair is in one split, in the order of the file; a source sentence is in no two.
+        # Every pair is in one split, in the order of the file, and no source sentence is in two.
         assert sorted(sum(splits.values(), [])) == sorted(pairs)
         for split in splits.values():
             remaining = iter(pairs)
@@ -331,7 +331,7 @@ def test_length_filters(tmp_path, fuzz):
 
 
 def test_long_lines_and_many_columns_take_no_more_than_linear_time(tmp_path, tried):
-    # Each of these takes milliseconds, and would take minutes if any reader were quadratic.
+    # Each case takes milliseconds; with a quadratic reader it would take minutes.
     long = "word " * 400_000
     for name, text in {
         "x.tsv": f"source\ttarget\n{long}\t{long}\n",

@@ -1,4 +1,4 @@
-"""Inputs of the model: finite results, the same for all implementations, or one line that names the input."""
+"""Model inputs give finite results, equal for all implementations, or one line that names the input."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_implementations_and_caches_agree(models, fuzz):
             eager, sdpa = (model(**batch).logits for model in models)
             assert eager.isfinite().all()
             close(sdpa, eager)
-            # Step by step from a cache, and each row alone, without its padding.
+            # Step by step with a cache.
             cache, steps = None, []
             for token in batch["decoder_input_ids"].split(1, dim=1):
                 output = models[1](**{**batch, "decoder_input_ids": token}, past_key_values=cache, use_cache=True)
@@ -61,7 +61,7 @@ INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention
 @st.composite
 def odd_tensors(draw):
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
-    # Masks of four dimensions are added to the scores as they are, by torch, which names sizes that do not match.
+    # Fewer than four dimensions: torch itself adds four-dimensional masks to the scores, with its own errors.
     if len(shape) < 3 and draw(st.booleans()):
         shape.append(16)
     dtype = draw(st.sampled_from([torch.long, torch.int32, torch.uint8, torch.bool, torch.float32, torch.complex64]))
@@ -91,7 +91,7 @@ def test_odd_inputs(models, fuzz):
             with torch.inference_mode():
                 output = models[1](**batch)
         except ValueError as error:
-            # Of a tensor that has another number of rows, it says how many.
+            # For a wrong number of rows, the message gives the number.
             assert any(part in one_line(error) for part in ("`", "the encoder's output", "rows for"))
             return
         assert output.logits.isfinite().all() and (output.loss is None or output.loss.isfinite())

@@ -1,4 +1,4 @@
-"""Anything sent to the server: each answer is a result or one line, none is an accident, and the server lives on."""
+"""Whatever is sent to the server, it responds with a result or a one-line error, and keeps running."""
 
 import json
 from urllib.parse import quote
@@ -23,7 +23,7 @@ FIELDS = (
     "alignments", "glossary",
 )  # fmt: skip  # one field a line would fill the screen
 
-# Any text, with what only JSON can spell.
+# Any text, including strings that only JSON can spell.
 SPELT = st.sampled_from(["\ud800", "a\udfffb", "\0", "a. B!\r\n"])
 ANY_TEXT = st.one_of(texts(), st.text(st.characters(), max_size=6), SPELT)
 VALUES = st.one_of(
@@ -66,7 +66,7 @@ def client():
 
 
 def check_answer(client, answer):
-    """Check that an answer is a result or an error of one line, and that the server lives on."""
+    """Check that a response is a result or a one-line error, and that the server keeps running."""
     assert answer.status_code in range(200, 300) or answer.status_code in range(400, 500) or answer.status_code == 503
     if answer.status_code >= 400 and answer.request.method != "HEAD":
         error = answer.json()["error"]

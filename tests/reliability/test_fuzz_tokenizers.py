@@ -1,4 +1,4 @@
-"""Tokenizers: any text comes back exactly or with the documented loss, and none is a special token."""
+"""Tokenizers: any text round-trips exactly or with the documented loss, and never yields a special token."""
 
 import re
 import unicodedata
@@ -17,7 +17,7 @@ ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 NORMALIZATIONS = (None, "NFC", "NFD", "NFKC", "NFKD")
 CORPORA = st.lists(texts("\r\0"), min_size=1, max_size=6)
 SPECIAL_IDS = {0, 1, 2}
-# What Unicode calls white space; Python's also has U+001C to U+001F.
+# Unicode's white space; Python's also includes U+001C to U+001F.
 SYMBOL = re.compile(r"[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 
 
@@ -26,7 +26,7 @@ def decoded(tokenizer, ids):
 
 
 def expected(algorithm, text):
-    """The text after a round trip, when training has seen all its characters."""
+    """The text after a round trip, if training has seen all its characters."""
     if algorithm == "unigram":
         return text.replace("\uffff", "\u2581")
     if algorithm == "whitespace":
@@ -54,7 +54,7 @@ def test_round_trips(algorithm, fuzz):
             assert max(ids) < len(tokenizer)
             back, whole = decoded(tokenizer, ids), expected(algorithm, normalized(text, normalization, lowercase))
             if 3 in ids or algorithm == "word":
-                # Unseen characters are lost, and words are put together by rules: nothing is made up.
+                # Unseen characters are lost, and words are joined by rules, but no character is invented.
                 assert set(back) <= {*whole, " "}, text
             else:
                 assert back == whole, text
@@ -68,7 +68,7 @@ def normalized(text, normalization, lowercase):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_any_text_for_a_trained_tokenizer(algorithm, fuzz):
-    # In bpe each byte is a token, so that no character is unseen.
+    # In byte-level BPE each byte is a token, so no character is unseen.
     tokenizer = train_tokenizer(ENGLISH + SPANISH, algorithm=algorithm, vocab_size=300)
 
     @fuzz(f"texts of all of Unicode for a {algorithm} tokenizer, alone and in a batch", 100, 3000)
@@ -100,7 +100,7 @@ def test_saved_tokenizers_of_one_and_two_vocabularies(tmp_path, fuzz):
             saved, read = (dict(each(batch, text_target=batch)) for each in (tokenizer, loaded))
             assert saved == read
             assert loaded.batch_decode(read["labels"]) == tokenizer.batch_decode(saved["labels"])
-        # Each side of a pair is the tokenizer that it was made of.
+        # Each side of a pair works like its original tokenizer.
         assert saved["input_ids"] == source(batch)["input_ids"] and saved["labels"] == target(batch)["input_ids"]
 
 
@@ -125,7 +125,7 @@ def test_training_settings(algorithm, fuzz):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_long_words_take_no_more_than_linear_time(algorithm, tried):
-    # Each of these takes milliseconds, and would take minutes if it were quadratic.
+    # Each case takes milliseconds; in quadratic time it would take minutes.
     tokenizer = train_tokenizer(ENGLISH, algorithm=algorithm, vocab_size=300)
     for text in ("ab" * 100_000, "a " * 100_000, "漢" * 100_000, "<" * 100_000, " " * 100_000, "</s>" * 50_000):
         ids = tokenizer(text, verbose=False)["input_ids"]

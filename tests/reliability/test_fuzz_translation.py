@@ -1,4 +1,4 @@
-"""Translation and scoring of any text: one result for each line, in order, whatever the batch."""
+"""Translation and scoring of any text: one result per line, in order, independent of batches."""
 
 import random
 
@@ -31,7 +31,7 @@ def test_translations_are_the_same_alone_and_in_any_batch(translator, fuzz):
     @fuzz("texts translated alone and in batches and chunks of any size", 5, 150)
     @given(LINES, st.integers(1, 7), st.sampled_from([1, 20, 4096]), st.sampled_from([1, 2]))
     def check(lines, chunk_size, max_tokens, num_beams):
-        # A bound that does not depend on the other sentences of a batch.
+        # A maximum length that does not depend on the batch.
         options = {"num_beams": num_beams, "max_new_tokens": 5}
         sizes = {"chunk_size": chunk_size, "max_tokens": max_tokens}
         together = list(translate_lines(*translator, iter(lines), **sizes, **options))
@@ -65,8 +65,8 @@ def test_files_of_the_command_evaluate(tmp_path, capsys, fuzz):
     @given(st.lists(st.tuples(texts("\r\ufeff"), texts("\r\ufeff")), min_size=1, max_size=6), st.integers(0, 2))
     def check(pairs, missing):
         for name, side in zip(("hypotheses", "references"), zip(*pairs, strict=True), strict=True):
-            kept = side[: len(side) - missing] if name == "references" else side
-            (tmp_path / name).write_bytes("".join(f"{line}\n" for line in kept).encode())
+            lines = side[: len(side) - missing] if name == "references" else side
+            (tmp_path / name).write_bytes("".join(f"{line}\n" for line in lines).encode())
         paths = [str(tmp_path / name) for name in ("hypotheses", "references")]
         if missing:
             with pytest.raises(SystemExit) as end:

@@ -1,4 +1,4 @@
-"""Training that is killed at some moment and started again by the same command: the same bits as if it never was."""
+"""Training that is killed at any moment and restarted with the same command gives the same bits as uninterrupted."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from experiments import MODEL, write_splits
 from killed_runs import Moment, Runs, differences
 from reliability import cases
 
-# 15 steps in 5 epochs; checkpoints within epochs too, which are rotated, averaged and compared.
+# 15 steps in 5 epochs, with checkpoints also within epochs, which are rotated, averaged and compared.
 OPTIONS = {**MODEL, "max_tokens": 400, "warmup_steps": 10, "num_train_epochs": 5, "logging_steps": 3}
 OPTIONS |= {"eval_strategy": "steps", "eval_steps": 2, "average_last_checkpoints": 2}
 
@@ -32,7 +32,7 @@ VARIANTS = {
     "two BPE vocabularies": {**BPE, "separate_vocabularies": True},
 }
 
-# What a run is doing when it is killed; `make test` tries the first ones.
+# Moments to kill a run at; `make test` tries only the first ones.
 MOMENTS = {
     "writing a checkpoint's optimizer": Moment(3, "call safe_save_file", size=30_000),
     "putting the average in its place": Moment(2, "os.rename */config.json"),
@@ -63,7 +63,7 @@ def pairs(tmp_path_factory):
 
 
 class Uninterrupted:
-    """A run to the end, and what others of its command must lead to."""
+    """An uninterrupted run, whose result killed runs of the same command must reproduce."""
 
     def __init__(self, folder, pairs, **options):
         self.runs = Runs(folder, **{**OPTIONS, **pairs, **options})
@@ -71,7 +71,7 @@ class Uninterrupted:
         self.content, self.events = self.runs.content(), len(self.runs.events)
 
     def check_killed(self, *moments):
-        """Kill a new run and those that continue it, let the last one end, and compare."""
+        """Kill a new run and its continuations, let the last one finish, and compare."""
         self.runs.start_over()
         assert self.runs.run(moments[0]), f"{moments[0]} never came: {self.runs.log.read_text()[-2000:]}"
         for moment in moments[1:]:
@@ -84,13 +84,13 @@ class Uninterrupted:
         assert not differing, "\n".join([what, *differing, self.runs.log.read_text()[-2000:]])
 
     def best_steps(self):
-        """Steps whose evaluation loss is the least so far."""
+        """Steps with the lowest evaluation loss so far."""
         history = json.loads(self.content["trainer_state.json"])["log_history"]
         losses = [(entry["step"], entry["eval_loss"]) for entry in history if "eval_loss" in entry]
         return [step for i, (step, loss) in enumerate(losses) if all(loss < other for _, other in losses[:i])]
 
     def check_killed_at_random(self, number):
-        """Kill so many runs at any of their events, and every second one again."""
+        """Kill `number` runs at random events, and every second one again."""
         for seed in range(number):
             generator = random.Random(seed)
             self.check_killed(*(Moment(generator.randint(1, self.events)) for _ in range(1 + seed % 2)))
@@ -118,7 +118,7 @@ def test_chosen_moments(uninterrupted, tried):
 
 @pytest.mark.slow
 def test_interrupted(pairs, tmp_path, tried):
-    """Most steps are evaluated and not saved; of such steps too, some are the best so far."""
+    """Every step is evaluated, but only every third saved; some of the others are the best so far."""
     options = {"eval_steps": 1, "save_steps": 3, "metric_for_best_model": "loss", "learning_rate": 0.1}
     run = Uninterrupted(tmp_path / "runs", pairs, **options)
     best_steps = [step for step in run.best_steps() if step % 3]
@@ -132,7 +132,7 @@ def test_interrupted(pairs, tmp_path, tried):
 
 @pytest.mark.slow
 def test_after_the_end(uninterrupted, tried):
-    """The folder holds a finished run, whichever test came before."""
+    """The folder has a finished run, whichever test ran before."""
     assert not uninterrupted.runs.run()
     assert "step" not in uninterrupted.runs.events
     uninterrupted.check_content("run again")

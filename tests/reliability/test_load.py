@@ -1,4 +1,4 @@
-"""Many lines, and translations that are interrupted: no line is lost, doubled or moved."""
+"""Translations of many lines, and interrupted ones: no line is lost, duplicated or moved."""
 
 import random
 import shutil
@@ -30,7 +30,7 @@ def sentences(count, seed=SEED):
 
 
 class Translation:
-    """One command in a folder of its own."""
+    """A command with its own folder."""
 
     def __init__(self, folder, model, lines, *options):
         folder.mkdir()
@@ -42,14 +42,14 @@ class Translation:
         self.words += ["--chunk_size", str(CHUNK_SIZE), "--device", "cpu", *options]
 
     def run(self, moment=None, resume=True, limit=0):
-        """Return the status of the command, and what it printed."""
+        """Run the command; return its exit status and output."""
         self.log.write_bytes(b"")
         words = [*self.words, "--resume"] if resume else self.words
         status = end(start(words, self.log, moment, limit))
         return status, self.log.read_text()
 
     def run_all(self, size, killed=None, moment=None):
-        """Run it in several processes, as a launcher does: if one fails, the others are ended."""
+        """Run it in several processes like a launcher: if one fails, terminate the others."""
         self.log.write_bytes(b"")
         processes = [
             start([*self.words, "--resume"], self.log, moment if rank == killed else None, **world)
@@ -63,13 +63,13 @@ class Translation:
         return [end(process) for process in processes], self.log.read_text()
 
     def events(self):
-        """Run it to its end, and return its lines and the number of its events."""
+        """Run it to its end; return its output file and number of events."""
         status, printed = self.run()
         assert status == 0, printed
         return self.output.read_bytes(), int(printed.rpartition("events: ")[2])
 
     def check_kept(self, expected, case):
-        """The finished lines are the first of all, and nothing else has the name of the output."""
+        """Check that the finished lines are the first ones, and that no partial file has the output's name."""
         if self.output.exists():
             assert self.output.read_bytes() == expected, case
             return
@@ -85,7 +85,7 @@ class Translation:
         assert {path.name for path in self.folder.iterdir()} == {"in", "out", "log"}, case
 
     def finish(self, expected, case):
-        """Resume it to its end, and return what it printed."""
+        """Resume it to its end, and return its output."""
         status, printed = self.run()
         assert status == 0, (case, printed)
         self.check_finished(expected, case)
@@ -94,7 +94,7 @@ class Translation:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A model as small as can be, whose translations are short and of many kinds."""
+    """A minimal model with short, varied translations."""
     torch.manual_seed(SEED)
     config = VanillaTransformerConfig(
         vocab_size=len(SHARED), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1,
@@ -113,7 +113,7 @@ def model(tmp_path_factory):
 
 
 def moments(events, count, seed=SEED):
-    """Return so many moments: the first and the last ones, where files appear and vanish, and random ones."""
+    """Return `count` moments: among the first and last events, where files appear and vanish, and random ones."""
     ends = [*range(1, 12), *range(events - 8, events + 1)]
     drawn = random.Random(seed)
     drawn.shuffle(ends)
@@ -165,7 +165,7 @@ def test_ctrl_c_and_sigterm(tmp_path, model, number, status, word, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))
     expected, events = translation.events()
     drawn, count = random.Random(SEED + 2), cases(1, 20)
-    # Once the lines are written, events are of the end.
+    # The last events come after all lines are written.
     for event in [drawn.randrange(1, events - 20) for _ in range(count)]:
         case = f"{word} at event {event} of {events}"
         translation.start_over()
@@ -182,7 +182,7 @@ def test_full_disk(tmp_path, model, tried):
     translation = Translation(tmp_path / "run", model, sentences(39))
     expected, _ = translation.events()
     drawn, count = random.Random(SEED + 3), cases(1, 20)
-    # The log has room for the message.
+    # Limits leave room for the message in the log.
     for limit in [drawn.randrange(400, len(expected)) for _ in range(count)]:
         case = f"files of at most {limit} bytes"
         translation.start_over()
@@ -261,15 +261,15 @@ def test_memory_stays_flat(tmp_path, model, tried):
         peaks.append(int(done.stderr.split()[-2]) / 1024)
         translations = (tmp_path / "out").read_text().split("\n")[:-1]
         assert len(translations) == count
-        # Equal sentences have equal translations: a line out of its place would show.
+        # Equal sentences have equal translations, so a misplaced line would show.
         meanings = dict(zip(lines, translations, strict=True))
         assert [meanings[line] for line in lines] == translations and meanings[""] == ""
         assert len(set(meanings.values())) > 20
         assert translations[: len(first)] == first
         first = translations
     print(f"peak memory: {peaks[0]:.0f} MB for {counts[0]:,} lines, {peaks[1]:.0f} MB for {counts[1]:,}")
-    # Batches of ever new shapes take memory in the libraries below: with the same 2,048 lines again and again, 100,000
-    # lines take 6 MB more than 20,000.
+    # Libraries use memory for every new batch shape: if the same 2,048 lines repeat, 100,000 lines take only 6 MB more
+    # than 20,000.
     assert peaks[1] < peaks[0] + 128, peaks
     what = "lines translated by one command, in order; from 10,000 lines on peak memory grows by less than 128 MB"
     tried(what, counts[1])

@@ -1,4 +1,4 @@
-"""Numbers that are not finite, wherever they may come from: nothing steps with them, saves them or serves them."""
+"""Non-finite numbers from any source are never used for a training step, saved or served."""
 
 import json
 import math
@@ -28,7 +28,7 @@ DATA = id_pairs()
 
 
 def snapshot(trainer):
-    """Weights and state of the optimizer."""
+    """Copies of weights and optimizer state."""
     states = trainer.optimizer.state_dict()["state"].values()
     tensors = [*trainer.model.state_dict().values(), *(each for state in states for each in state.values())]
     return [tensor.clone() for tensor in tensors]
@@ -39,7 +39,7 @@ def equal(one, other):
 
 
 class Injection:
-    """A drawn run of six steps with a number that is not finite in one of them."""
+    """A random run of six steps with a non-finite number in one of them."""
 
     def __init__(self, seed):
         draw = random.Random(seed)
@@ -52,11 +52,11 @@ class Injection:
         return str(vars(self))
 
     def trainer(self, folder, monkeypatch):
-        """Return a trainer that meets the number."""
+        """Return a trainer with the injected number."""
         options = {"max_grad_norm": self.max_grad_norm, "bf16": self.bf16, "on_nonfinite": self.policy}
         options |= {**SAVING, "save_steps": 1, "save_total_limit": 9, "gradient_accumulation_steps": self.accumulation}
         trainer = trainer_of(folder, trainable_model(), DATA, **options)
-        # The last step of an epoch has the batches that are left.
+        # The last step of an epoch has the remaining batches.
         batches = len(trainer.get_train_dataloader())
         epoch, step = divmod(self.step - 1, -(-batches // self.accumulation))
         passes = [epoch * batches + min(step * self.accumulation + self.micro_batch, batches - 1)]
@@ -88,7 +88,7 @@ def check(injection, folder, monkeypatch):
     elif injection.policy == "stop":
         assert stopped and stopped.startswith(f"step {at}: {injection.kind}") and " pair" in stopped
         assert f"the last checkpoint is {folder / f'checkpoint-{before}'}" in stopped and "\n" not in stopped
-        # Not one step with it, and nothing saved.
+        # No step was taken with it, and nothing saved.
         assert equal(states[before], snapshot(trainer)) and saved == list(range(1, at))
     else:
         assert stopped is None and trainer.run_record.skipped_steps == 1 and trainer.state.global_step == 6
@@ -116,7 +116,7 @@ def test_training(tmp_path, monkeypatch, tried):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A saved model with weights of its own everywhere, a card, and text."""
+    """A saved model with a model card, and text."""
     folder = save_publishable("shared", tmp_path_factory.mktemp("numbers") / "model", num_beams=2).parent
     write_lines(folder / "source", ENGLISH)
     write_lines(folder / "target", SPANISH)
@@ -142,7 +142,7 @@ COMMANDS = {
 
 @pytest.fixture
 def refused(run, files, tmp_path):
-    """Run a command on a model; whether it ends with status 2, one line about NaN and no output."""
+    """Run a command on a model; return whether it exits with status 2 and one line about NaN."""
 
     def start(command, model):
         status, printed, error = run(*command.format(files=files, out=tmp_path / "out", model=model).split())
@@ -153,7 +153,7 @@ def refused(run, files, tmp_path):
 
 
 def spoil(folder, whole, weight, value, draw):
-    """Save weights with one number replaced by a value, and return which."""
+    """Save weights with one element replaced by `value`, and describe it."""
     spoiled, element = whole[weight].clone(), draw.randrange(whole[weight].numel())
     spoiled.view(-1)[element] = value
     save_file({**whole, weight: spoiled}, folder / "model.safetensors", metadata={"format": "pt"})
@@ -173,7 +173,7 @@ def test_every_command_refuses_every_weight(files, tmp_path, refused, tried):
                 pipeline("translation", model=str(folder), device="cpu")
         else:
             assert refused(COMMANDS[name], folder), case
-            # A new run makes its folder before it loads.
+            # A training run creates its folder before loading.
             assert not out.exists() or (out.is_dir() and not any(out.rglob("*.safetensors"))), case
             shutil.rmtree(out, ignore_errors=True)
     tried("a weight in a model's folder is NaN or infinite: served, saved, exported or published", len(chosen))
@@ -184,14 +184,14 @@ def test_every_weight_of_an_export(files, tmp_path, refused, tried):
     export_model(files / "model", "ctranslate2", tmp_path / "export", quantization="int8_float16")
     draw, file = random.Random(1), tmp_path / "export/model.bin"
     content = file.read_bytes()
-    # Copies: the file is mapped into memory.
+    # Copied, since the file is memory-mapped.
     variables = [(name, values.copy()) for name, values in runtime._read_variables(file)]
     chosen = draw.sample(variables, cases(4, len(variables)))
     command = f"{TRANSLATE} --backend ctranslate2"
     for name, values in chosen:
         value = draw.choice(NUMBERS)
         kind = {4: "<f", 2: "<e"}[values.itemsize]
-        # After the name come the shape, the type and the number of bytes.
+        # The name is followed by shape, type and number of bytes.
         prefix = struct.pack("<H", len(name) + 1) + name.encode() + b"\0"
         shape = content.index(prefix) + len(prefix)
         start = shape + 1 + 4 * content[shape] + 1 + 4
@@ -219,7 +219,7 @@ def test_finite_weights_that_overflow_another_type(files, tmp_path, refused, tri
 
 
 def run_as_process(folder, policy):
-    """Train in one of the processes that `run_in_two` starts; the loss of the second is bad once."""
+    """Train in one of two processes started by `run_in_two`; the second has one infinite loss."""
     trainer = trainer_of(folder, trainable_model(dropout=0.0), DATA, max_tokens=64, max_steps=6, on_nonfinite=policy)
     rank = trainer.args.process_index
     with pytest.MonkeyPatch.context() as patch:

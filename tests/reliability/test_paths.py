@@ -1,4 +1,4 @@
-"""No name in a file, and no link, leads out of the folder that it lies in."""
+"""File names in metadata and symbolic links never lead outside their folder."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model whose folder could be published."""
+    """A publishable model folder."""
     return save_publishable("marian", tmp_path / "model")
 
 
@@ -27,13 +27,13 @@ COMMANDS = {
     "convert": "--source {folder} --output_dir {output}",
     "publish": "--model {folder} --repo_id me/model --dry_run",
 }
-# Publishing has a test of its own.
+# `publish` has its own test.
 EVERY_COMMAND = pytest.mark.parametrize("name", [name for name in COMMANDS if name != "publish"])
 
 
 @pytest.fixture
 def refused(run, tmp_path):
-    """Run a command on a folder, which must end with one line and no output; return that line."""
+    """Run a command on a folder; it must fail with one line and no output. Returns the line."""
 
     def start(name, folder):
         (tmp_path / "text").write_text("a red house\n")
@@ -91,7 +91,7 @@ def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
 
 
 def test_links_that_stay_inside(tmp_path, tried):
-    """Links within a folder, to the folder itself, and in the Hub's cache from a snapshot to the blobs."""
+    """Links within a folder, to the folder itself, and from snapshots to blobs in the Hub's cache."""
     folder = save_publishable("shared", tmp_path / "model")
     cache = tmp_path / "models--me--model"
     snapshot = cache / "snapshots" / "1234"

@@ -1,4 +1,4 @@
-"""A secret that is given anywhere appears in no file, upload, log or message."""
+"""Secrets never appear in a file, upload, log or message."""
 
 import base64
 import json
@@ -18,20 +18,20 @@ from translators import save_publishable
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    # How huggingface_hub hands large files to its HTTP client.
+    # From huggingface_hub's upload of large files.
     pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"),
 ]
 
 PASSWORD = "canary/of@a password"
 API_KEY = "canary-of-an-api-key"
-# As a token of the Hub looks, and that of nobody.
+# Looks like a Hub token, but belongs to nobody.
 STRAY = "hf_" + "Canary" * 5
 SECRETS = (TOKEN, PASSWORD, API_KEY, STRAY)
 URL = f"https://me:{quote(PASSWORD, safe='')}@canary.invalid/file?api_key={API_KEY}&v=1"
 
 
 def leaks(contents):
-    """Return the names of contents with a secret in it, also quoted as in a URL or encoded as in a header."""
+    """Return the names of contents with a secret, as plain text, URL-quoted, or in base64 as in a header."""
     forms = {secret.encode() for secret in SECRETS} | {quote(PASSWORD, safe="").encode()}
     forms |= {base64.b64encode(form)[:-4] for form in forms}
     return [name for name, content in contents.items() if any(form in content for form in forms)]
@@ -53,7 +53,7 @@ def test_training_that_pushes_writes_no_secret(hub, run, tmp_path, tried):
     options = {**write_splits(tmp_path / "data"), "hub_token": TOKEN, "config_overrides": TINY, "preset": "tiny"}
     options |= {"max_steps": 2, "warmup_steps": 2, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "no"}
     options |= {"push_to_hub": True, "hub_model_id": "tester/model", "hub_strategy": "all_checkpoints"}
-    # Also while the push of an earlier checkpoint is under way.
+    # Push even while the push of an earlier checkpoint is in progress.
     options |= {"hub_always_push": True, "use_cpu": True}
     settings = write(tmp_path / "run.yaml", json.dumps(options))
     options = ("--hub_tok", TOKEN, f"--hub-token={TOKEN}")
@@ -98,7 +98,7 @@ def test_no_error_quotes_a_secret(words, hub, run, tmp_path, monkeypatch, tried)
     save_publishable("shared", tmp_path / "model")
     write(tmp_path / "settings.yaml", f"hub_token: {TOKEN}\nhub_tokens: [{STRAY}]\n")
     status, printed, _ = run(*words)
-    # Publishing lists the files first.
+    # `publish` lists the files first.
     assert status == 2 and (printed.count("\n") == 1 or words[0] == "publish"), printed
     assert leaks({"printed": printed.encode()}) == [], printed
     tried("mistakes in a command line that holds a secret", 1)

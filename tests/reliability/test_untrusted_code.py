@@ -1,4 +1,4 @@
-"""Code of a folder runs only with --trust_remote_code, and nothing that is piped in can allow it."""
+"""Code in a model folder runs only with --trust_remote_code; no answer on standard input can allow it."""
 
 import io
 import pickle
@@ -17,14 +17,14 @@ from reliability import FULL
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    # torch.load warns of the protocol before it refuses the pickle.
+    # `torch.load` warns of the protocol before it refuses the pickle.
     pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning"),
 ]
 
 TEXT = "a red house\na cat\n"
 TRAIN = "train --preset tiny --max_steps 1 --train_source_file {text} --train_target_file {text} --output_dir {output}"
 
-# Commands that load a folder of a stranger, and can be told to run its code.
+# Commands that load an untrusted folder, and have the option --trust_remote_code.
 TRUSTING = {
     "train the model": TRAIN.replace("--preset tiny", "--model_name_or_path {folder}"),
     "train with its tokenizer": f"{TRAIN} --tokenizer_name_or_path {{folder}}",
@@ -39,9 +39,9 @@ COMMANDS = {
     "convert": "convert --source {folder} --output_dir {output}",
     "publish": "publish --model {folder} --repo_id me/model --dry_run",
 }
-# Of another family: conversion has no layout for a model of this package.
+# Conversion has no layout for this package's own models.
 KINDS = {"convert": "marian"}
-# The short form tries each command once, and each kind of code with one command.
+# By default only each command once, and each kind of code with one command.
 CASES = [
     pytest.param(name, canary, id=f"{name}, {canary.__name__}")
     for name in COMMANDS
@@ -51,7 +51,7 @@ CASES = [
 
 
 class Yes(io.StringIO):
-    """Standard input that answers every question with yes, and remembers that one was asked."""
+    """Standard input that answers yes to every question, and records that there was one."""
 
     asked = False
 
@@ -62,7 +62,7 @@ class Yes(io.StringIO):
 
 @pytest.fixture
 def attempt(tmp_path, monkeypatch, run):
-    """Run a command on a canary; return its error, if any, and whether code of the folder ran."""
+    """Run a command on a canary; return its error, if any, and whether code from the folder ran."""
     text, trace = write(tmp_path / "text", TEXT), tmp_path / "trace"
 
     def start(name, canary, *options):
@@ -98,7 +98,7 @@ def test_code_runs_once_it_is_trusted(name, attempt, tried):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A checkpoint of a short run, and the options to go on with."""
+    """A checkpoint of a short run, and the options to resume it."""
     folder = tmp_path_factory.mktemp("run")
     options = write_splits(folder / "data") | {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "no"}
     options |= {"average_last_checkpoints": 0}
@@ -116,7 +116,7 @@ PICKLES = {"optimizer.pt": True, "scheduler.pt": True, "rng_state.pth": True, "t
 def test_resuming_runs_no_pickle(name, checkpoint, tmp_path, tried):
     saved, options = checkpoint
     folder = shutil.copytree(saved, tmp_path / "run" / saved.name)
-    # Whoever replaces a file can write a manifest too.
+    # An attacker could replace the manifest too.
     (folder / MANIFEST).unlink()
     torch.save({"state": Bomb(tmp_path / "trace")}, folder / name)
     resumed = {**options, "max_steps": 3, "resume_from_checkpoint": str(folder)}

@@ -1,4 +1,4 @@
-"""One thread for the small models of the programs, and what they say of mistakes."""
+"""One thread for the scripts' small models, and their error lines."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def _one_thread(one_thread: None) -> None:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a program that must end with status 2, and return the last line on standard error."""
+    """Run a `main` that must exit with status 2; return its last line on standard error."""
 
     def run(main: Callable[..., None], *words: object) -> str:
         with pytest.raises(SystemExit) as stop:

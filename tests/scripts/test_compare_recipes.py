@@ -1,4 +1,4 @@
-"""Recipes with several seeds, and variants of them."""
+"""Recipes and variants with several seeds."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_means_and_spread_of_each_variant(recipe, tmp_path, capsys):
     assert printed.err.count("training") == 4
     for run in ("recipe/seed-0", "max_steps=3,ema_decay=0.5/seed-1"):
         assert "| on the test pairs | mean of 2 runs |" in (folder / run / "README.md").read_text()
-    # Nothing is trained again.
+    # A second call trains nothing.
     assert compare(recipe, folder, *words) == results
     assert capsys.readouterr().err == ""
 
@@ -67,7 +67,7 @@ def test_a_seed_given_twice(recipe, tmp_path, refused):
 
 def test_a_folder_with_runs_of_other_options(recipe, tmp_path, refused):
     folder = tmp_path / "runs"
-    # A run that failed before it began may be repeated with other options.
+    # A run that failed before its first checkpoint may be repeated with other options.
     for variant in ("dropuot=0.1", "max_steps=1"):
         begun = compare_recipes.run_folder(folder, "", 0)
         compare_recipes.check_and_record(begun, [recipe, variant], finished=False)

@@ -1,4 +1,4 @@
-"""The report of a GPU, as far as a machine without one can tell: limits, files, and that all options exist."""
+"""The GPU report, as far as it can be tested without a GPU: time limits, files, and that all options exist."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from hf_vanilla_transformer.cli.options import OneLineParser, dataclass_parser, 
 from hf_vanilla_transformer.data.arguments import DataArguments
 from paths import ROOT, SCRIPTS
 
-# Programs that take --output_dir, as the real parts do.
+# Programs that take --output_dir, like the real parts.
 RESULT = "import sys; from pathlib import Path; folder = Path(sys.argv[2]); folder.mkdir(); "
 RESULT += "(folder / 'results.json').write_text('[1, 2]'); print('measured', flush=True)"
 WAIT = "import time; time.sleep(600)"
 FAKES = {
     "prints": RESULT,
     "fails": "import sys; print('a reason', file=sys.stderr); sys.exit(3)",
-    # With a process of its own, which would outlive it.
+    # Has a child process, which could outlive it.
     "waits": f"{RESULT}; import subprocess; subprocess.Popen([sys.executable, '-c', '{WAIT}', folder]); {WAIT}",
     "deaf": f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {WAIT}",
 }
@@ -33,16 +33,16 @@ FAKES = {
 
 @pytest.fixture
 def output(tmp_path, monkeypatch):
-    """The output folder, beside the temporary one, whose name all processes of a part have in their commands."""
+    """The output folder, whose parent also holds the temporary folder named in the commands of all processes."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path / "report"
 
 
 def processes(folder):
-    """Processes whose command names a file in a folder."""
+    """Processes whose command contains a folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        # It may have ended.
+        # The process may have ended.
         with suppress(OSError):
             found += [path] if str(folder).encode() in path.read_bytes() else []
     return found
@@ -50,11 +50,11 @@ def processes(folder):
 
 @pytest.fixture
 def script(load_script, monkeypatch):
-    """The program with parts that say how they end."""
+    """The script with fake parts named after their behaviour."""
     script = load_script("gpu_report")
     monkeypatch.setattr(script, "PARTS", {name: f"-c {shlex.quote(code)}" for name, code in FAKES.items()})
     monkeypatch.setitem(script.SIZES, "cuda", dict.fromkeys(FAKES, ""))
-    # Starting Python takes a while on a busy machine, and must be over before Ctrl-C comes.
+    # Python's start-up is slow on a busy machine, and must finish before the interrupt.
     monkeypatch.setattr(script, "SECONDS", {"prints": 60, "fails": 60, "waits": 10, "deaf": 10})
     monkeypatch.setattr(script, "GRACE", 1)
     return script
@@ -117,7 +117,7 @@ def test_wheels_are_installed_for_the_parts(script, output, monkeypatch):
 
 
 def test_a_signal_ends_the_part_that_runs(tmp_path):
-    # A real part, which imports for seconds.
+    # A real part, whose imports take seconds.
     command = [sys.executable, str(SCRIPTS / "gpu_report.py"), "profile", "--device", "cpu"]
     command += ["--output_dir", str(tmp_path / "report")]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE) as running:
@@ -143,7 +143,7 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def words(load_script, corpus, monkeypatch):
-    """Return the words of a part's command, without Python's."""
+    """Return the commands of parts, without the interpreter."""
 
     def words(*options):
         script, commands = load_script("gpu_report"), []
@@ -171,7 +171,7 @@ def test_benchmarks_have_options_that_there_are(part, device, words, corpus, mon
     assert list(data_args.files("train")) == files and Path(args.output_dir).name == part
 
 
-# 20 seconds are kept for the end, and 60 for what is no step.
+# 20 seconds are reserved as grace period, and 60 for everything but steps.
 @pytest.mark.parametrize(
     ("options", "steps"),
     [(["--seconds", "180"], 1200), (["--seconds", "180", "--device", "cpu"], 10), (["--max_steps", "7"], 7)],

@@ -1,4 +1,4 @@
-"""The baseline that users would have without this package."""
+"""The baseline that is available without this package."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Text as people type it, and how translations of it are scored."""
+"""Changes of text as people type it, and scores of its translations."""
 
 import json
 from random import Random
@@ -96,7 +96,7 @@ def measured(name, translations, plain=REFERENCES):
 
 @pytest.mark.parametrize("name", robustness.KINDS)
 def test_perfect_translations(name):
-    """The item of each source, in its place, is no fault; nor is final punctuation like the source's."""
+    """Neither inserted items nor the source's final punctuation count as errors."""
     text = text_of(name)
     if name == "exclamation":
         translations = [f"{reference[:-1]}!!!" for reference in REFERENCES]
@@ -157,7 +157,7 @@ def test_the_table_has_means_and_extremes():
 
 @pytest.fixture
 def words(tmp_path, monkeypatch):
-    """Arguments of the program, in a folder with a model and its text."""
+    """Command-line arguments, in a folder with a model and text."""
     monkeypatch.chdir(tmp_path)
     save_translator("shared", tmp_path / "model")
     (tmp_path / "source").write_text("\n".join([*ENGLISH[:4], " "]), encoding="utf-8")

@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
 def replicated(folder) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    # Paths of its sockets have at most 107 characters.
+    # Paths of Ray's sockets may have at most 107 characters.
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as temporary:
         environment = {**surroundings(), "RAY_TMPDIR": temporary, "RAY_AUTH_MODE": "disabled"}
         command = [sys.executable, str(SCRIPTS / "serve_ray.py"), "--model", folder, "--port", str(port)]
@@ -59,7 +59,7 @@ def test_an_answer_outlives_its_replica_and_a_signal_ends_all(replicated, folder
     before = replicas(replicated)
     assert len(before) == 2
 
-    # One of them dies with requests in flight.
+    # One replica dies with requests in flight.
     victim = next(iter(before.values()))
     threading.Timer(1.0, victim.kill).start()
     answered = run_load(route, bodies * 10, 16)
@@ -68,14 +68,14 @@ def test_an_answer_outlives_its_replica_and_a_signal_ends_all(replicated, folder
     texts = [answer.json()["translations"][0]["sentences"][0]["hypotheses"][0]["text"] for answer in answered.answers]
     assert texts == offline * 10
 
-    # Ray starts another one.
+    # Ray starts a new one.
     while len(now := replicas(replicated)) < 2:
         time.sleep(0.5)
     assert now.keys() - before.keys()
     assert ask(f"{replicated.url}/health") == (200, {"status": "ok"})
     assert ask(route, {"text": 3})[0] == 422
 
-    # Signalled under load: what was taken is answered.
+    # After SIGTERM under load, accepted requests are answered.
     signalled: list[float] = []
     start = time.perf_counter()
 

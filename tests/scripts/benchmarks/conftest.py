@@ -1,4 +1,4 @@
-"""Small probes of the machine, and no waiting."""
+"""Small roofline probes, without waiting times."""
 
 from collections.abc import Iterator
 

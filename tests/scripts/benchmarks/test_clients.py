@@ -1,4 +1,4 @@
-"""Clients against a small server in a thread of this process."""
+"""Clients against a small server in a thread."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from benchmarks.clients import NO_ANSWER, own_process, run_load
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with what it was asked; a second request with the same text is refused."""
+    """Echoes requests; refuses a repeated text."""
 
     protocol_version = "HTTP/1.1"
 
@@ -59,7 +59,7 @@ def test_requests_are_repeated_for_as_long_as_asked(echo):
     load = run_load(url(echo), ["a", "b"], 2, seconds=0.2)
     assert len(load.answers) == len(echo.seen) > 2
     assert [answer.json() for answer in load.answers] == (["a", "b"] * len(load.answers))[: len(load.answers)]
-    # All but the first of each text, whichever of them arrives first.
+    # The first request of each text succeeds; their order is arbitrary.
     statuses = [answer.status for answer in load.answers]
     assert statuses.count(200) == 2 and statuses.count(503) == len(statuses) - 2
     assert 0.2 <= load.seconds

@@ -29,7 +29,7 @@ def test_a_failed_process_says_why():
 @pytest.mark.slow
 @needs_proc
 def test_peaks_of_every_implementation_are_measured(monkeypatch):
-    """In this process, where the peak is not that of the step alone."""
+    """Runs in this process, so peaks are not those of the step alone."""
     environments = []
 
     def run(program, arguments, **environment):

@@ -31,7 +31,7 @@ def test_generate_benchmark(tmp_path):
     assert 0 < beam["utilization"]["ours"]
     sizes = re.search(r"ctranslate2 float32 takes (.*) MB, ctranslate2 int8 takes (.*) MB$", beam["notes"]).groups()
     assert 0 < float(sizes[1]) < 0.6 * float(sizes[0])
-    # The roofline of bfloat16 is not that of implementations in float32.
+    # The bfloat16 roofline does not apply to float32 implementations.
     assert set(measured["beam 2, tiny, 3 x 6, bfloat16"]["utilization"]) == {"ours", "marian"}
     assert set(beam["utilization"]) == {"ours", "marian", "ctranslate2 float32"}
 

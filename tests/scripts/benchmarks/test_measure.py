@@ -26,7 +26,7 @@ class Clock:
 
 def test_ratios_are_per_round(monkeypatch):
     clock = Clock(monkeypatch)
-    # The first round warms up; in the last one the machine is three times slower.
+    # The first round is the warm-up; in the last one the machine is three times slower.
     implementations = {
         "ours": clock.takes(50, 1, 2, 3),
         "marian": clock.takes(1, 2, 3, 9),

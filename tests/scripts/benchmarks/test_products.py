@@ -1,4 +1,4 @@
-"""Products and attention by each routine."""
+"""Products and attention with each routine."""
 
 import pytest
 import torch

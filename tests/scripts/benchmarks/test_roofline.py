@@ -36,7 +36,7 @@ def test_every_probe_gives_the_product():
 def test_flops_are_those_that_torch_counts(changes):
     ours = our_model("tiny", vocab_size=50, **changes)
     marian = marian_like(ours).train()
-    # torch does not count those of its own attention on a CPU.
+    # torch does not count the FLOPs of its fused attention on a CPU.
     marian.set_attn_implementation("eager")
     batch = {"input_ids": torch.randint(4, 50, (3, 9)), "labels": torch.randint(4, 50, (3, 5))}
     with FlopCounterMode(display=False) as counter:
@@ -65,7 +65,7 @@ def test_decoding_reads_each_weight_of_the_decoder_once_per_step():
         if each.ndim == 2 and not any(part in name for part in ("embed", "encoder_attn.k", "encoder_attn.v"))
     )
     step += model.lm_head.weight.numel()
-    # The weights of a step, keys and values of 4 source tokens in two layers, and those of two target tokens.
+    # The weights of a step, and keys and values of 4 source tokens and 2 target tokens in two layers.
     assert (second[1] - first[1]) / 4 == step + 2 * 256 * 4 + 2 * 256 * 2
     assert (second[0] - first[0]) / 2 == step + 2 * 256 * 4 + 2 * 256 * 2
     halves = decoding_flops_and_bytes(model.config, **sizes, new_tokens=1, itemsize=2)

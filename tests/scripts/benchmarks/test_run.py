@@ -82,7 +82,7 @@ def test_interrupting_the_program_says_where_the_results_are(program, tmp_path, 
 def test_the_program_runs_the_named_benchmarks(program, tmp_path, monkeypatch, words, names):
     calls = []
     monkeypatch.setattr(program, "run_benchmarks", lambda *args: calls.append(args))
-    # Old spellings of two options.
+    # Old names of two options.
     aliases = ["--peers", "bart", "--limit_seconds", "0.25"]
     options = small_options()
     start = options.index("--roofline_seconds")

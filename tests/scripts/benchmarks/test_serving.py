@@ -28,7 +28,7 @@ def test_translations_of_an_answer_are_the_best_ones():
 
 
 class _Now:
-    """In place of a process."""
+    """Stands in for a process, with fixed results."""
 
     def __init__(self, *answers):
         self.answers = [Answer(*each, 0.0, 0.1) for each in answers]
@@ -126,9 +126,9 @@ def test_served_and_offline_translations_agree(tmp_path, some_pairs):
 
 @pytest.mark.slow
 def test_memory_is_flat_over_many_requests(tmp_path, some_pairs):
-    # PyTorch's own caches and heap fill up over far more requests.
+    # PyTorch's caches and heap would need far more requests to fill up.
     args = small_arguments(tmp_path, requests=2000, backend=["ctranslate2"])
-    # Fails where it grows by more than a twentieth.
+    # Fails if memory grows by more than 5 %.
     run_benchmarks({"soak": soak_benchmark}, args, some_pairs)
     found = results(tmp_path)
     assert found["measurements"][-1]["axis"] == ["requests", 2000] and len(found["measurements"]) == 20

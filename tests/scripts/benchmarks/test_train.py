@@ -30,7 +30,7 @@ def test_steps_on_real_text(measured):
     text = measured["real text, tiny, bfloat16"]
     assert set(text["ratios"]) == {"marian, Seq2SeqTrainer", "nn.Transformer, tutorial"}
     assert 0 < text["utilization"]["ours"] and "padded to 40" in text["notes"]
-    # Two batches of at most 256 tokens, or of their mean, of which half may be padding.
+    # Two batches of at most 256 tokens, up to half of them padding; the rate is a mean over rounds.
     seconds, rate = np.array(text["costs"]["ours"]), text["rates"]["ours"]
     assert 0.5 * 256 < float(seconds[0] * rate) < 2 * 2 * 256
 
@@ -59,7 +59,7 @@ def test_compiled_steps(monkeypatch):
 
 
 def test_a_timed_call_may_be_several_steps(monkeypatch):
-    """As on a GPU."""
+    """This is the default on a GPU."""
     monkeypatch.setitem(train.STEPS_PER_CALL, "cpu", 3)
     losses = []
     forward = VanillaTransformerForConditionalGeneration.forward

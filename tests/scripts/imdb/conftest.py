@@ -1,4 +1,4 @@
-"""A tiny BERT, reviews that it can learn, and the program that compares classifiers of them."""
+"""A tiny BERT, reviews that it can learn, and the script that compares classifiers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from reviewers import save_bert, save_reviews
 
-# Small enough for seconds, and long enough to learn that "good" is good.
+# Takes seconds, yet long enough to learn that "good" is positive.
 QUICK = (
     "--bert_num_train_epochs 8 --bert_learning_rate 0.01 --bert_batch_size 8 --scratch_num_train_epochs 3 "
     "--scratch_learning_rate 0.01 --scratch_batch_size 8 --max_length 12 "
@@ -28,7 +28,7 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def run(load_script: Callable[[str], ModuleType], bert: Path, reviews: Path) -> Callable[..., None]:
-    """Run the program on the reviews."""
+    """Run the script on the reviews."""
     main = load_script("imdb_bert_baseline").main
 
     def start(output: Path, *arguments: str, model: Path = bert) -> None:

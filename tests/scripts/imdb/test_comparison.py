@@ -44,7 +44,7 @@ def test_parameters_size_and_speed_are_those_of_the_saved_model(compared: Path):
         model = AutoModelForSequenceClassification.from_pretrained(compared / each["name"])
         assert each["parameters"] == model.num_parameters()
         assert each["megabytes"] == (compared / each["name"] / "model.safetensors").stat().st_size / 1e6
-        # The 48 reviews in every epoch, in the time of the epochs alone.
+        # All 48 reviews of every epoch, over the training time alone.
         epochs = len(each["epochs"])
         assert each["training_samples_per_second"] == pytest.approx(48 * epochs / each["training_seconds"])
 
@@ -66,7 +66,7 @@ def test_table_pictures_and_the_facts_of_the_data(compared: Path):
         assert text in table
     assert len({line.count("|") for line in table.splitlines()}) == 1
     data = results_of(compared)["data"]
-    # 12 of 48 reviews have 16 words, where 12 tokens have room for 10.
+    # 12 of 48 reviews have 16 words, but 12 tokens hold only 10.
     assert data["truncated"] == {"train": 0.25, "test": 0.25}
     assert data["train"] == data["test"] == 48
     assert results_of(compared)["notebook"]["accuracy"][-1] == 0.93748
@@ -107,7 +107,7 @@ def test_an_interrupted_run_goes_on_from_its_last_epoch(
         run(tmp_path / "run", *arguments)
     assert stop.value.code == 130 and "--resume continues" in capsys.readouterr().err
     run(tmp_path / "run", *arguments, "--resume")
-    # One epoch, the interrupted one, and the two that were left.
+    # One epoch, the interrupted one, and the remaining two.
     assert calls == [1.0, 2.0, 2.0, 3.0]
     whole, resumed = results_of(compared)["outcomes"][1], results_of(tmp_path / "run")["outcomes"][0]
     assert resumed["epochs"] == whole["epochs"]

@@ -1,4 +1,4 @@
-"""Reviews with labels: every way to name them, cleaning, subsets, duplicates, and what cannot be used."""
+"""Labelled reviews: all input formats, cleaning, sampling, duplicates, and invalid data."""
 
 import gzip
 import json
@@ -171,5 +171,5 @@ def test_imdb_has_the_duplicates_that_are_known_of_it(shared_data: Path):
     splits = load(dataset_name=str(shared_data / "imdb"))
     assert {split: len(data) for split, data in splits.items()} == {"train": 25_000, "test": 25_000}
     assert not any("<br" in text for text in splits["train"]["text"][:])
-    # Two more in each split than the 96 and 199 known of the raw texts: some differ in line breaks and spaces alone.
+    # The raw texts are known to have 96 and 199; two more in each split differ only in line breaks and spaces.
     assert count_overlap(splits) == {"train": 98, "test": 201, "both": 123}

@@ -1,4 +1,4 @@
-"""The program that reproduces tutorials."""
+"""The script that reproduces tutorials."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="package")
 def run(load_script: Callable[[str], ModuleType]) -> Callable[..., dict[str, Any]]:
-    """Reproduce one tutorial and return its result as read from the output folder."""
+    """Reproduce one tutorial and return its result from the output folder."""
     main = load_script("reproduce_tutorials").main
 
     def start(name: str, output: Path, *arguments: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tutorials.complexity import CURVES, Cost, measure_attention, plot_growth, r
 def test_attention_saves_its_weights_and_its_inputs(monkeypatch):
     monkeypatch.setattr(complexity, "SECONDS", 0.0)
     measured = measure_attention(48, 8)
-    # The weights once, and queries, keys and values.
+    # The attention weights, stored once, and queries, keys and values.
     assert measured.bytes == 4 * (48 * 48 + 3 * 48 * 8)
     assert measured.seconds > 0
 

@@ -19,7 +19,7 @@ def test_books_are_the_default_and_the_splits_are_filled_in():
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory):
-    """Pairs in the form of opus_books, as JSON lines that `datasets` reads."""
+    """Pairs in the format of opus_books, as JSON lines for `datasets`."""
     folder = tmp_path_factory.mktemp("books")
     numbers = ["one", "two", "three", "four", "five", "six", "seven"]
     words = ["uno", "dos", "tres", "cuatro", "cinco", "seis", "siete"]
@@ -36,7 +36,7 @@ def books(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reproduced(run, books, tmp_path_factory):
-    """Return a function that reproduces the tutorial in the same folder, and its first result."""
+    """Return a function that reproduces the tutorial, always in the same folder, and its first result."""
     folder = tmp_path_factory.mktemp("run")
     arguments = (
         "--preset", "tiny", "--max_steps", "1", "--dataset_name", str(books),
@@ -47,7 +47,7 @@ def reproduced(run, books, tmp_path_factory):
         return run("opus_books", folder, *arguments, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        # Untrained models end no sentence before the length that the source allows.
+        # Untrained models decode up to the maximum length, which depends on the source.
         patch.setattr(opus_books, "LONG_SENTENCE", " ".join(["one two three"] * 12))
         patch.setitem(opus_books.OPUS_BOOKS_TRAINING["base"], "final_num_beams", 1)
         return again, again()["figures"]
@@ -58,7 +58,7 @@ def test_books_with_words_and_with_bpe(reproduced):
     _, figures = reproduced
     assert figures["test_pairs"] == 12 and len(figures["examples"]) == 10
     assert set(figures["examples"][0]) == {"source", "reference", "word", "bpe"}
-    # A word that occurs once is in no word-level vocabulary; bytes make up any word.
+    # Words that occur once are not in the word-level vocabulary; bytes can spell any word.
     assert figures["word"]["unknown_source"] > 0
     assert figures["bpe"]["unknown_source"] == figures["bpe"]["unknown_target"] == 0
     for name in ("word", "bpe"):

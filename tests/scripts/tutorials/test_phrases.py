@@ -20,7 +20,7 @@ def test_the_model_of_phrases_has_the_tutorials_size(untrained, tmp_path):
     config = model.config
     assert (config.d_model, config.encoder_layers, config.decoder_layers) == (6, 1, 1)
     assert config.encoder_attention_heads == config.decoder_attention_heads == 1
-    # The notebook's 9 and 13 words, and four special tokens.
+    # The notebook's 9 and 13 words, plus four special tokens.
     assert (len(tokenizer), tokenizer.target_vocab_size) == (9 + 4, 13 + 4)
     assert len(PHRASES.pairs) == 8
     assert PHRASES.training["num_train_epochs"] <= 60 and PHRASES.training["learning_rate"] == 0.1
