@@ -107,8 +107,8 @@ class Translator:
             ids = [encoding.ids for encoding in self.source_tokenizer.encode_batch([sentences[i] for i in rows])]
             if self.language is not None:
                 ids = [[self.language, *row[1:]] for row in ids]
-            found = [[index for index in row if index not in self.skipped] for row in self.generate(ids)]
-            outputs = self.target_tokenizer.decode_batch(found, skip_special_tokens=True)
+            ids = [[index for index in row if index not in self.skipped] for row in self.generate(ids)]
+            outputs = self.target_tokenizer.decode_batch(ids, skip_special_tokens=True)
             for i, text in zip(rows, outputs, strict=True):
                 texts[i] = text
         return texts
@@ -191,7 +191,7 @@ class Translator:
             for i in np.flatnonzero(is_open):
                 is_full = len(finished[i]) == beams
                 is_open[i] = not is_full or self.early_stopping is not True and possible[i] > finished[i][-1][0]
-        return [found[0][1] if found else [self.start] for found in finished]
+        return [best[0][1] if best else [self.start] for best in finished]
 
 
 class Hypotheses:
@@ -223,8 +223,8 @@ class Hypotheses:
 
 def largest(x: Any, count: int) -> Any:
     """Return the indices (B, count) of the largest values of each row, largest first."""
-    found = np.argpartition(-x, min(count, x.shape[1]) - 1, 1)[:, :count]
-    return np.take_along_axis(found, np.take_along_axis(-x, found, 1).argsort(1, kind="stable"), 1)
+    indices = np.argpartition(-x, min(count, x.shape[1]) - 1, 1)[:, :count]
+    return np.take_along_axis(indices, np.take_along_axis(-x, indices, 1).argsort(1, kind="stable"), 1)
 
 
 def load(folder: Path, **options: Any) -> Translator:

@@ -115,22 +115,22 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def read_sentences(arguments: Namespace) -> tuple[list[str], list[str]]:
     """Return the first sentences and their references, skipping blank ones."""
-    given = [name for name in ("source", "reference") if getattr(arguments, name) is not None]
+    named = [name for name in ("source", "reference") if getattr(arguments, name) is not None]
     pairs: Iterable[tuple[str, str]]
     if arguments.toy_corpus:
-        if given:
-            raise ValueError(f"`{given[0]}` and `toy_corpus` are both given; keep one of them")
+        if named:
+            raise ValueError(f"`{named[0]}` and `toy_corpus` are both given; keep one of them")
         test = load_toy_corpus()["test"]
         pairs = zip(test["source"], test["target"], strict=True)
-    elif len(given) < 2:
+    elif len(named) < 2:
         raise ValueError("no text is given; give `source` and `reference`, or `toy_corpus`")
     else:
         pairs = read_line_pairs(arguments.source, arguments.reference)
     stripped = ((one.strip(), other.strip()) for one, other in pairs)
-    found = list(islice(filter(all, stripped), arguments.max_sentences))
-    if not found:
+    chosen = list(islice(filter(all, stripped), arguments.max_sentences))
+    if not chosen:
         raise ValueError(f"{arguments.source} and {arguments.reference} hold no sentences; name files with text")
-    sources, references = zip(*found, strict=True)
+    sources, references = zip(*chosen, strict=True)
     return list(sources), list(references)
 
 
@@ -144,8 +144,10 @@ def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> di
         options["raw"] = True
     sources = [source for text in texts.values() for source in text.sources]
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
-        found = iter(translate(model, tokenizer, sources, show_progress=sys.stderr.isatty(), **options))
-    translations = {kind: [best.text for best, *_ in islice(found, len(text.sources))] for kind, text in texts.items()}
+        hypotheses = iter(translate(model, tokenizer, sources, show_progress=sys.stderr.isatty(), **options))
+    translations = {
+        kind: [best.text for best, *_ in islice(hypotheses, len(text.sources))] for kind, text in texts.items()
+    }
     tokenize = language_tokenizer(languages["tgt_lang"])
     rows = measure(texts, translations, tokenize)
     return {"bleu_tokenize": tokenize, "rows": rows, "translations": translations}

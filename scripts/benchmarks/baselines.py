@@ -143,8 +143,8 @@ class TutorialTransformer(nn.Module):
 
     def loss_and_gradients(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Compute the loss, and the gradients under our parameter names; dropout is off."""
-        found = loss_and_gradients(self, batch)
-        return {"loss": found.pop("loss"), **self.as_ours(found).weights}
+        gradients = loss_and_gradients(self, batch)
+        return {"loss": gradients.pop("loss"), **self.as_ours(gradients).weights}
 
 
 def tutorial_like(config: VanillaTransformerConfig, length: int) -> tuple[Any, TutorialTransformer]:

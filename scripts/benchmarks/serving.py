@@ -118,8 +118,8 @@ def load_cases(model: Model, sentences: list[str], args: BenchmarkArguments) -> 
             return Sample(load.seconds, len(served), latencies=[answer.seconds for answer in served])
 
         def translate_served() -> Sample:
-            asked = list(islice(cycle(sentences), len(served)))
-            texts, seconds = offline.submit(translate_offline, model, asked).result()
+            requested = list(islice(cycle(sentences), len(served)))
+            texts, seconds = offline.submit(translate_offline, model, requested).result()
             check_equal([text for answer in served for text in translations(answer)], texts)
             return Sample(seconds, len(texts))
 

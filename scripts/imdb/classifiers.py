@@ -88,7 +88,7 @@ class ClassificationTask:
 
 
 def load_bert_tokenizer(args: ComparisonArguments) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of `args.model_name_or_path`; raises ValueError if it is no BERT or lacks positions."""
+    """Load the tokenizer of `args.model_name_or_path`; raises ValueError for other models or too few positions."""
     name = args.model_name_or_path
     config = load_config(name)
     if config.model_type != "bert":

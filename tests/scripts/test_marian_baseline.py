@@ -40,9 +40,9 @@ def test_it_is_trained_for_a_time_and_scored(settings, recipe, tmp_path, capsys,
     [
         (["--minutes", "0"], "--minutes is 0; it must be positive"),
         (["--minutes", "1", "--batch_size", "0"], "--batch_size is 0; it must be positive"),
-        (["--minutes", "1", "--", "--config_overrides", "norm_position=pre"], "Marian has only post-norm layers"),
+        (["--minutes", "1", "--", "--config_overrides", "norm_position=pre"], "Marian supports only post-norm layers"),
     ],
-    ids=["no time", "no sentences", "a shape that Marian has not"],
+    ids=["no time", "no sentences", "a shape that Marian does not support"],
 )
 def test_what_it_refuses(words, message, recipe, tmp_path, refused):
     assert message in refused(marian_baseline.main, [recipe, "--output_dir", str(tmp_path / "marian"), *words])

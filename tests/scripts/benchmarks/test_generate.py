@@ -58,7 +58,7 @@ def test_ways_to_decode_on_a_gpu():
     [
         (["libcublas.so.12"], None),
         ([], "libcublas.so.12 is not found"),
-        (["libcublas.so.13"], "libcublas.so.12 is not found; libcublas.so.13 is there: LD_LIBRARY_PATH may name"),
+        (["libcublas.so.13"], "libcublas.so.12 is not found; libcublas.so.13 exists: link to it"),
     ],
 )
 def test_the_library_of_products_on_a_gpu_may_be_missing(monkeypatch, libraries, reason):

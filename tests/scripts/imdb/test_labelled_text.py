@@ -106,8 +106,8 @@ def test_duplicates_are_counted_after_cleaning(tmp_path: Path):
         ({"text": "film", "label": "pos"}, "line 3: the label is 'pos'"),
         ({"text": " <br /> ", "label": 0}, "line 3: the text is ' <br /> ', not words"),
         ({"text": 5, "label": 0}, "line 3: the text is 5, not words"),
-        ({"review": "film", "label": 0}, "line 3 has 'review', 'label'; write"),
-        (["film", 0], "line 3 has list; write"),
+        ({"review": "film", "label": 0}, "line 3 has 'review', 'label'; expected"),
+        (["film", 0], "line 3 has list; expected"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: Any, message: str):
