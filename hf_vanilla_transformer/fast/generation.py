@@ -30,7 +30,7 @@ class FastGeneration(VanillaTransformerGenerationMixin):
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("packing") is not None:
-            raise ValueError("`packing` is set, but `generate()` takes no packed sequences; pad them instead.")
+            raise ValueError("`packing` is set, but `generate()` does not support packed sequences; pad them instead.")
         with decoding_products():
             outputs = super().generate(inputs, generation_config, *args, **kwargs)
         repeat_sources(getattr(outputs, CACHE, None))

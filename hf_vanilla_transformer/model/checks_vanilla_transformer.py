@@ -1,6 +1,6 @@
-"""ValueErrors about a model's inputs, raised before an index error deep inside would say less.
+"""Checks of a model's inputs, with clearer messages than an index error deep inside.
 
-Values are not checked under compilation, export or transforms, nor on accelerators, where the check would synchronize.
+Values are not checked under compilation, export or transforms, nor on accelerators, where reading them would sync.
 """
 
 import inspect
@@ -14,38 +14,38 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .compat_vanilla_transformer import CACHE_NAMES, REMEDY, VERSIONS
 
-# Label that the loss ignores; decoder input made of such labels keeps it where padding precedes the start token.
+# Label ignored by the loss; decoder input shifted from labels keeps it as left padding before the start token.
 IGNORE_INDEX = -100
 
 USE_THE_TOKENIZER = "use the tokenizer that the model was trained with, or resize the model's vocabulary"
-# Arguments that reach the layers of a stack, and that they or transformers know.
+# Keyword arguments that may reach the layers because they or transformers use them.
 LAYER_ARGUMENTS = frozenset(
     (
         *CACHE_NAMES,
-        # What the decorators of transformers read or add.
+        # Read or added by decorators of transformers.
         *("output_attentions", "output_hidden_states", "use_cache", "debug_io", "debug_io_dir", "prune_layers"),
-        # `FlashAttentionKwargs`, and others that every attention function gets.
+        # `FlashAttentionKwargs`, and others passed to every attention function.
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal"),
-        # Those of the entry class, which `generate()` passes to the encoder as well.
+        # Arguments of the entry class, which `generate()` also passes to the encoder.
         *("labels", "logits_to_keep", "num_items_in_batch", "smoothing", "skip_logits"),
-        # What tokenizers of two segments return.
+        # Returned by tokenizers for sentence pairs.
         "token_type_ids",
     )
 )
 
-# Advice about ids that are `IGNORE_INDEX`, on either side.
-PAD_SOURCES = "it marks padding of labels alone; pad sources with `pad_token_id`, as the tokenizer does"
-PASS_LABELS = "it marks padding of labels; pass `labels` too, set `use_cache=False`, or pad on the right"
+# Remedies for `IGNORE_INDEX` in the ids of either side.
+PAD_SOURCES = "it marks padding in labels only; pad sources with `pad_token_id`, as the tokenizer does"
+PASS_LABELS = "it marks padding in labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
 
 def has_values(x: Tensor) -> bool:
-    """Whether a decision may depend on the values of `x`: not where reading waits for a device or breaks a trace."""
+    """Whether control flow may depend on the values of `x`: reading them neither syncs a device nor breaks a trace."""
     if type(x) not in (Tensor, nn.Parameter) or not x.is_cpu or x.layout is not torch.strided:
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
         return False
     try:
-        # The tensors that `torch.func` passes have no memory of their own.
+        # Tensors within `torch.func` transforms have no storage.
         x.data_ptr()
     except RuntimeError:
         return False
@@ -53,7 +53,7 @@ def has_values(x: Tensor) -> bool:
 
 
 def check_arguments(arguments: dict[str, Any], known: Collection[str], config: Any) -> None:
-    """Reject arguments of `forward` that neither the layers (`known`) nor the attention function take, unless None."""
+    """Reject arguments of `forward`, unless None, that neither layers (`known`) nor the attention function accept."""
     for name in arguments:
         if name in known or arguments[name] is None or torch.compiler.is_compiling():
             continue
@@ -62,8 +62,8 @@ def check_arguments(arguments: dict[str, Any], known: Collection[str], config: A
         if attend is None or name not in inspect.signature(attend).parameters:
             raise TypeError(
                 f"`forward` got an argument `{name}`, which neither this model nor its attention function "
-                f"({implementation}) takes; correct its name or leave it out. If a library passed it, its version may "
-                f"not fit: installed are {VERSIONS}; {REMEDY}."
+                f"({implementation}) accepts; correct its name or remove it. If a library passed it, its version may "
+                f"be incompatible: installed are {VERSIONS}; {REMEDY}."
             )
 
 
@@ -72,23 +72,23 @@ def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:
     check_dense(x, name, weight)
     if x.dim() != dims or (not _is_traced() and 0 in x.shape):
         raise ValueError(
-            f"{name} has shape {tuple(x.shape)}; use ({', '.join('BLd'[:dims])}) with at least one of each."
+            f"{name} has shape {tuple(x.shape)}; use ({', '.join('BLd'[:dims])}) with no empty dimension."
         )
 
 
 def _is_traced() -> bool:
-    """Whether sizes may be symbols, which comparing would make constants."""
+    """Whether sizes may be symbolic; comparing them would specialize the graph."""
     return torch.jit.is_tracing() or torch.compiler.is_compiling()
 
 
 def check_dense(x: Any, name: str, like: Any = None) -> None:
-    """Check that an input is a dense tensor, with values unless `like` is on the meta device."""
+    """Check that an input is a dense tensor, and on the meta device only if `like` is."""
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} is of type {type(x).__name__}; pass a tensor.")
     if x.layout is not torch.strided:
         raise ValueError(f"{name} has the layout {x.layout}; pass a dense tensor, as `.to_dense()` returns.")
     if x.is_meta and not getattr(like, "is_meta", True):
-        raise ValueError(f"{name} is on the meta device, which keeps no values; pass a tensor on the model's device.")
+        raise ValueError(f"{name} is on the meta device, which has no values; pass a tensor on the model's device.")
 
 
 def check_states(states: Any, width: int, name: str, weight: Any = None) -> None:
@@ -101,20 +101,20 @@ def check_states(states: Any, width: int, name: str, weight: Any = None) -> None
 
 
 def to_integer_ids(ids: Tensor, name: str) -> Tensor:
-    """Convert ids of any integer dtype to one that embeddings take."""
+    """Convert ids of any integer dtype to one that embeddings accept."""
     if ids.dtype in (torch.int64, torch.int32):
         return ids
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"{name} has dtype {ids.dtype}, but ids are integers; convert it, as with `.long()`.")
+        raise ValueError(f"{name} has dtype {ids.dtype}, but ids are integers; convert it, e.g. with `.long()`.")
     return ids.long()
 
 
 def check_id_range(
     ids: Tensor, size: int | None, name: str, remedy: str = USE_THE_TOKENIZER, padding_remedy: str = PAD_SOURCES
 ) -> None:
-    """Check that ids lie in a vocabulary, or classes among the labels, of `size` (None if unknown).
+    """Check that token ids or class labels are from 0 to `size` - 1; skip the check if `size` is None.
 
-    The error ends in a remedy, that for padding if the id is `IGNORE_INDEX`.
+    The error ends with `remedy`, or with `padding_remedy` if the id is `IGNORE_INDEX`.
     """
     if size is None or not ids.numel() or not has_values(ids):
         return
@@ -131,8 +131,8 @@ def check_target(input_ids: Any, inputs_embeds: Any) -> None:
     if input_ids is None and inputs_embeds is None:
         raise ValueError(
             "there is no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`. A `Trainer` with "
-            "`label_smoothing_factor` takes the labels away before it calls the model; give "
-            "`DataCollatorForSeq2Seq` the model (`model=`), so that it adds `decoder_input_ids`."
+            "`label_smoothing_factor` removes the labels before it calls the model; pass `model=` to "
+            "`DataCollatorForSeq2Seq`, so that it adds `decoder_input_ids`."
         )
     if input_ids is not None and inputs_embeds is not None:
         raise ValueError("pass only one of `decoder_input_ids` and `decoder_inputs_embeds`.")
@@ -159,8 +159,8 @@ def check_mask(mask: Tensor | None, states: Tensor, past: int | Tensor, name: st
     if mask.dim() == 4:
         if mask.dtype != torch.bool and not mask.is_floating_point():
             raise ValueError(
-                f"{name} has dtype {mask.dtype} and shape {tuple(mask.shape)}, but a mask of four dimensions is "
-                "boolean, true at visible keys, or of floats that are added to the scores; convert it."
+                f"{name} has dtype {mask.dtype} and shape {tuple(mask.shape)}, but a 4D mask must be boolean, true at "
+                "visible keys, or floating-point, added to the scores; convert it."
             )
         return
     if tuple(mask.shape) == (rows, int(length)):

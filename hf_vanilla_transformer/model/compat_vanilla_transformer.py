@@ -1,6 +1,6 @@
-"""What differs between the supported releases of transformers.
+"""Differences between the supported releases of transformers.
 
-5.24 renames `past_key_values` to `cache`: what `generate()` passes, mask functions and layers take, and outputs have.
+5.24 renames `past_key_values` to `cache` in `generate()`, mask functions, layers and outputs.
 """
 
 from dataclasses import fields
@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import __version__
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-# Both names of the keys and values of earlier tokens; `forward` and `generate()` take either.
+# Both names of the key-value cache; `forward` and `generate()` accept either.
 CACHE_NAMES = ("past_key_values", "cache")
 
 TESTED = "this model was tested with transformers 5.17 to 5.24"
@@ -20,19 +20,19 @@ REMEDY = f"{TESTED}; install one of these, or a newer release of the model's cod
 
 
 def cache_name(names: list[str]) -> str:
-    """Return the cache's name among the fields of an output of the installed transformers."""
+    """Return the cache's name among the field names of an output."""
     for name in CACHE_NAMES:
         if name in names:
             return name
     raise ImportError(f"the outputs of {VERSIONS} have neither {' nor '.join(map(repr, CACHE_NAMES))}; {REMEDY}")
 
 
-# The name that the installed transformers uses.
+# The cache's name in the installed transformers.
 CACHE = cache_name([field.name for field in fields(Seq2SeqLMOutput)])
 
 
 def either(past_key_values: Any, cache: Any) -> Any:
-    """Return the cache, given by one of its names or by none."""
+    """Return the cache passed under either name, or None."""
     if past_key_values is None:
         return cache
     if cache is not None and cache is not past_key_values:
@@ -41,19 +41,19 @@ def either(past_key_values: Any, cache: Any) -> Any:
 
 
 def pop_cache(kwargs: dict[str, Any]) -> Any:
-    """Take the cache out of keyword arguments, by either name."""
+    """Remove the cache from keyword arguments, under either name, and return it."""
     return either(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
 
 
 def check_step(input_ids: Tensor, length: int | None, cache: Any) -> None:
-    """Check that a step of `generate()` that decodes the last `length` of the tokens (B, T) has the others cached."""
+    """Check that `generate()` has a cache of earlier tokens if it decodes only the last `length` of (B, T)."""
     if length is None or length >= input_ids.shape[1]:
         return
-    # The length of a static cache is on its device, and reading it would wait.
+    # A static cache keeps its length on the device; reading it would sync.
     layers = () if cache is None else getattr(cache, "self_attention_cache", cache).layers
     if not layers or not layers[0].is_initialized:
         state = "no cache" if cache is None else "an empty cache"
         raise RuntimeError(
-            f"`generate()` decodes {length} of {input_ids.shape[1]} target tokens and passes {state} of the others: "
+            f"`generate()` decodes {length} of {input_ids.shape[1]} target tokens but passes {state} for the others: "
             f"the output would be wrong. Installed are {VERSIONS}; {REMEDY}, or pass `use_cache=False`."
         )

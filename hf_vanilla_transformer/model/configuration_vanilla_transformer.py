@@ -25,7 +25,7 @@ SIZES = (
     "vocab_size", "decoder_vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads",
     "decoder_attention_heads", "head_dim", "value_head_dim", "max_position_embeddings",
 )  # fmt: skip  # one name a line would hide what they share
-# Fields, a test of their numbers, and what it asks for.
+# Fields, the predicate their values must satisfy, and its description.
 RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (SIZES, lambda x: x >= 1, "at least 1"),
     (("encoder_ffn_dim", "decoder_ffn_dim"), lambda x: x >= 0, "0 for no feed-forward sub-layer, or more"),
@@ -34,23 +34,23 @@ RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("dropout", "attention_dropout", "activation_dropout"), lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
 
-# Names are made for all labels when a configuration is built.
+# Building a configuration creates a name for every label.
 MAX_LABELS = 1_000_000
 
 # Similarity (0 to 1) above which an unknown keyword counts as a misspelt field.
 MISSPELLING_SIMILARITY = 0.85
 
-# Fields of each side, without "encoder_" or "decoder_".
+# Per-side fields, without the prefix "encoder_" or "decoder_".
 SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
 
-# `AutoTokenizer.from_pretrained` passes its arguments to the configuration too; these resemble our `..._token_id`.
+# `AutoTokenizer.from_pretrained` also passes its arguments to the configuration; these resemble `..._token_id` fields.
 TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
 
 T = TypeVar("T")
 
 
 class DerivedField(Generic[T]):
-    """Descriptor of a field that, while None, derives its value from others; it stores and saves None."""
+    """Descriptor of a field that is stored and saved as None, but reads as a value derived from other fields."""
 
     def __init__(self, derive: Callable[[Any], Any]):
         self.derive = derive
@@ -60,12 +60,12 @@ class DerivedField(Generic[T]):
 
     def __get__(self, config: Any, owner: type | None = None) -> T:
         value: Any = None
-        # Read from the class, a field gives its default.
+        # Read from the class, a field returns its default.
         if config is not None and (value := vars(config).get(self.name)) is None:
             try:
                 value = self.derive(config)
             except (TypeError, ZeroDivisionError):
-                # `validate` names the impossible field; until then the configuration can still be printed.
+                # `validate` names the invalid field; until then the configuration must stay printable.
                 value = None
         return value
 
@@ -73,7 +73,7 @@ class DerivedField(Generic[T]):
         vars(config)[self.name] = value
 
 
-# Type checkers see the descriptor, whose value is never None once valid; checks at run time see what is stored.
+# Type checkers see the descriptor, whose value is never None once valid; runtime checks see the stored type.
 if TYPE_CHECKING:
     Derived = DerivedField
 else:
@@ -86,18 +86,18 @@ def derived(derive: Callable[[Any], Any]) -> Any:
 
 
 class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
-    """Sizes and choices of a Transformer; the defaults are the paper's base model (Table 3, first row).
+    """Configuration of a Transformer; the defaults are the paper's base model (Table 3, first row).
 
-    Names follow `MarianConfig` where they mean the same; the paper's symbols are in brackets.
+    Names follow `MarianConfig` where the meaning is the same; the paper's symbols are in brackets.
 
-    A derived field stores and saves `None`, reads as the value in use, and follows the fields that it depends on.
-    Every field is checked when a configuration is built or loaded, when a model is built from it, and when either is
+    A derived field is stored and saved as `None`, reads as the value in use, and follows the fields it depends on.
+    All fields are checked when a configuration is built or loaded, when a model is built from it, and when either is
     saved.
 
     Args:
-        vocab_size: Number of source tokens.
-        decoder_vocab_size: Number of target tokens; `None` means `vocab_size`, as does the same number with shared
-            embeddings.
+        vocab_size: Size of the source vocabulary.
+        decoder_vocab_size: Size of the target vocabulary; `None` means `vocab_size`. With shared embeddings, the same
+            number is stored as `None`.
         d_model: Width of embeddings and layers [d_model].
         encoder_layers: Number of encoder layers [N].
         decoder_layers: Number of decoder layers [N].
@@ -105,9 +105,9 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         decoder_attention_heads: Heads of each decoder attention [h].
         encoder_ffn_dim: Inner width of the encoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
         decoder_ffn_dim: Inner width of the decoder's feed-forward sub-layers [d_ff]; 0 leaves them out.
-        head_dim: Width of a head's queries and keys [d_k]; `None` means `d_model / heads`. If the sides differ in
-            heads, it reads as the encoder's, like `num_attention_heads`; `get_text_config` and `attention_dims` give
-            the decoder's.
+        head_dim: Width of a head's queries and keys [d_k]; `None` means `d_model / heads`. If the sides have different
+            numbers of heads, it reads as the encoder's, like `num_attention_heads`; `get_text_config` and
+            `attention_dims` return the decoder's.
         value_head_dim: Width of a head's values [d_v]; `None` as for `head_dim`.
         activation_function: Any key of `transformers.activations.ACT2FN`, "linear" included.
         dropout: Probability of dropping an embedding or a sub-layer output [P_drop].
@@ -115,7 +115,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         activation_dropout: Probability of dropping an inner feed-forward activation.
         norm_position: Layer normalization after each residual sum ("post", the paper), before each sub-layer ("pre",
             the Annotated Transformer), or nowhere ("none").
-        final_layer_norm: Whether each stack ends in a layer normalization; `None` means only with
+        final_layer_norm: Whether each stack ends with a layer normalization; `None` means only with
             `norm_position="pre"`.
         embedding_layer_norm: Whether each stack begins with a layer normalization of embeddings plus positions, before
             their dropout (BART, fairseq's `--layernorm-embedding`).
@@ -125,21 +125,22 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (Table 3, row E).
         sinusoidal_layout: "interleaved" sines and cosines (the paper), or "concatenated", all sines before all cosines
             (Marian, tensor2tensor).
-        max_position_embeddings: Longest sequence with learned positions; with sinusoids a cache size, not a limit.
+        max_position_embeddings: Maximum sequence length with learned positions; with sinusoids, a cache size and not a
+            limit.
         scale_embedding: Whether embeddings are multiplied by `sqrt(d_model)` (section 3.4).
         share_encoder_decoder_embeddings: Whether both sides share one embedding matrix (section 3.4).
-        tie_word_embeddings: Whether the output projection is the decoder's embedding matrix (section 3.4).
-        use_cache: Whether decoding keeps keys and values by default.
+        tie_word_embeddings: Whether the output projection shares the decoder's embedding matrix (section 3.4).
+        use_cache: Whether decoding caches keys and values by default.
         pad_token_id: Id of the padding token on both sides.
         bos_token_id: Id of the beginning-of-sequence token.
         eos_token_id: Id or ids of the end-of-sequence token.
         decoder_start_token_id: Id of the token that decoding starts with.
-        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`. Matrices start
-            Xavier-uniform, biases at zero.
+        init_std: Standard deviation of the initial embeddings; `None` means `d_model ** -0.5`. Other matrices are
+            initialized Xavier-uniform, biases to zero.
 
     Raises:
-        ValueError: A value or combination is impossible, or an unknown keyword resembles a field; the message names
-            the field, its value, and values that would do.
+        ValueError: A value or combination is invalid, or an unknown keyword resembles a field; the message names the
+            field, its value, and valid values.
 
     Example:
         ```python
@@ -209,7 +210,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self._auto_class is None:
-            # The installed class saves no code that `auto_map` could name.
+            # The installed class is saved without the code that `auto_map` refers to.
             kwargs.pop("auto_map", None)
         _check_num_labels(kwargs.get("num_labels"))
         super().__post_init__(**kwargs)
@@ -223,7 +224,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         """Build a configuration from a dictionary and overriding keyword arguments; `from_pretrained` calls this.
 
         Raises:
-            ValueError: As the constructor, also for the keyword arguments.
+            ValueError: As for the constructor; keyword arguments are checked as well.
         """
         return_unused = kwargs.pop("return_unused_kwargs", False)
         _check_num_labels(kwargs.get("num_labels"))
@@ -236,7 +237,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         """Check every field.
 
         Raises:
-            ValueError: As the constructor.
+            ValueError: As for the constructor.
         """
         self._reject_misspelt(vars(self))
         self._check_choices()
@@ -244,7 +245,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         self._check_ranges()
         self._check_combinations()
         self._check_special_tokens()
-        super().validate()  # type: ignore[misc]  # comes from the decorator `strict` of huggingface_hub
+        super().validate()  # type: ignore[misc]  # added by huggingface_hub's decorator `strict`
 
     def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
         """Check the configuration and save it to a file; takes the arguments of the base class."""
@@ -252,17 +253,17 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         super().to_json_file(json_file_path, use_diff)
 
     def attention_dims(self, heads: int) -> tuple[int, int]:
-        """Return the widths of a head's keys [d_k] and values [d_v] in an attention of `heads` heads."""
+        """Return the widths of a head's keys [d_k] and values [d_v] in attention with `heads` heads."""
         key, value = (vars(self)[name] for name in ("head_dim", "value_head_dim"))
         return key or self.d_model // heads, value or self.d_model // heads
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
-        """Return this configuration, or that of one side, as `generate()` and its caches read it.
+        """Return this configuration, or that of one side, for `generate()` and its caches.
 
-        The configuration of a side has its sizes under the names of both sides, and so `num_hidden_layers`,
-        `num_attention_heads`, `head_dim` and `vocab_size`. Unless the encoder is asked for, `vocab_size` is the number
-        of target tokens, by which transition scores, prompt lookup, watermarks and, before transformers 5.23, beam
-        search index the scores.
+        In the configuration of one side, the fields of both sides have that side's sizes, and so have
+        `num_hidden_layers`, `num_attention_heads`, `head_dim` and `vocab_size`. Unless only the encoder is requested,
+        `vocab_size` is the size of the target vocabulary, with which transition scores, prompt lookup, watermarks and,
+        before transformers 5.23, beam search index the scores.
         """
         if decoder == encoder and self.decoder_vocab_size == self.vocab_size:
             return self
@@ -277,7 +278,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         return config
 
     def _reject_misspelt(self, names: Iterable[str]) -> None:
-        """Reject unknown names that resemble a field; others pass, as everywhere in transformers."""
+        """Reject unknown names that resemble a field; others pass, as elsewhere in transformers."""
         own = [field.name for field in fields(VanillaTransformerConfig)]
         # Older releases of transformers saved `tie_encoder_decoder`.
         known = {*own, *self.attribute_map, *GenerationConfig().to_dict(), "num_labels", "tie_encoder_decoder"}
@@ -288,30 +289,30 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                 raise ValueError(f"unknown field `{name}`; did you mean `{close[0]}`?")
 
     def _check_types(self) -> None:
-        """Check the types of all fields: a configuration file may hold the text "8" for a number."""
+        """Check the types of all fields: a configuration file may hold the string "8" instead of a number."""
         for name, annotation in VanillaTransformerConfig.__annotations__.items():
             if get_origin(annotation) is ClassVar:
                 continue
             types = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
             value = vars(self)[name]
-            # True is an integer to Python, but not a size.
+            # `bool` is a subclass of `int`, but True is not a size.
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-                wanted = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
-                raise ValueError(f"`{name}` is {value!r}; it must be {wanted}.")
+                expected = " or ".join(kind.__name__ for kind in types).replace("NoneType", "None")
+                raise ValueError(f"`{name}` is {value!r}; it must be {expected}.")
 
     def _check_ranges(self) -> None:
-        for names, in_range, wanted in RANGES:
+        for names, in_range, expected in RANGES:
             for name in names:
                 value = vars(self)[name]
                 if value is not None and not in_range(value):
-                    raise ValueError(f"`{name}` is {value}; it must be {wanted}.")
+                    raise ValueError(f"`{name}` is {value}; it must be {expected}.")
 
     def _check_combinations(self) -> None:
         derives_head_dims = None in (vars(self)["head_dim"], vars(self)["value_head_dim"])
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if derives_head_dims and self.d_model % getattr(self, name):
                 raise ValueError(
-                    f"`d_model` is {self.d_model}, which `{name}`={getattr(self, name)} does not divide; "
+                    f"`d_model` is {self.d_model}, not a multiple of `{name}`={getattr(self, name)}; "
                     "use a multiple, or set both `head_dim` and `value_head_dim`."
                 )
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
@@ -342,12 +343,12 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             for token_id in value if isinstance(value, list) else [value]:
                 if token_id is not None and not (isinstance(token_id, int) and 0 <= token_id < vocabulary):
                     raise ValueError(
-                        f"`{name}` is {token_id!r}; use an id of both vocabularies, 0 to {vocabulary - 1}."
+                        f"`{name}` is {token_id!r}; use an id in both vocabularies, 0 to {vocabulary - 1}."
                     )
 
 
 def _check_num_labels(value: Any) -> None:
-    """Raise a ValueError for a number of labels that is none, or takes all memory."""
+    """Reject a number of labels that is invalid or would exhaust memory."""
     if value is not None and not (type(value) is int and 0 <= value <= MAX_LABELS):
         raise ValueError(f"`num_labels` is {value!r}; it must be an integer from 0 to {MAX_LABELS}.")
 

@@ -1,4 +1,4 @@
-"""What `generate()` needs beyond `GenerationMixin`: checked arguments, and padding found in the ids.
+"""Additions to `GenerationMixin`: checked arguments, padding inferred from ids, target languages.
 
 Shapes: B sentences, P cached positions, T target length.
 """
@@ -16,20 +16,20 @@ from .compat_vanilla_transformer import CACHE, check_step, pop_cache
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .masks_vanilla_transformer import mask_padding
 
-# Settings that count hypotheses.
+# Options that are numbers of hypotheses.
 COUNTS = ("num_beams", "num_return_sequences")
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`GenerationMixin` of transformers, which finds padding in ids and reports wrong arguments."""
+    """`GenerationMixin` that infers padding from ids, checks arguments, and sets the target language."""
 
-    def prepare_inputs_for_generation(  # type: ignore[override]  # passes on the arguments it does not use
+    def prepare_inputs_for_generation(  # type: ignore[override]  # forwards the arguments it does not use
         self, input_ids: Any, next_sequence_length: int | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Return the arguments of `forward` for the next step of `generate()`.
 
-        Given a filled cache, all target tokens (B, T) and no mask, only the tokens that the cache lacks are decoded;
-        the base class would decode all of them again.
+        Given a filled cache, all target tokens (B, T) and no mask, only uncached tokens are decoded; the base class
+        would decode all of them again.
         """
         cache = pop_cache(kwargs)
         check_step(input_ids, next_sequence_length, cache)
@@ -42,13 +42,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Decode; takes the arguments of `GenerationMixin.generate`.
 
-        Without `attention_mask`, `pad_token_id` in the source ids is padding. A `forced_bos_token_id` among the
-        `language_ids` of the generation settings is the language to translate to: it replaces the language token that
-        each source begins with.
+        Without `attention_mask`, every `pad_token_id` in the source ids counts as padding. A `forced_bos_token_id`
+        among the `language_ids` of the model's generation config is the target language: it replaces the language
+        token that each source begins with.
 
         Raises:
-            RuntimeError: The installed transformers passes no cache that this model knows.
-            ValueError: An argument is wrong.
+            RuntimeError: The installed transformers passes no cache that this model supports.
+            ValueError: An argument is invalid.
         """
         self._check_counts(generation_config, kwargs)
         base, config = cast(Any, super()), cast(Any, self).config
@@ -65,14 +65,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return base.generate(inputs, generation_config, *args, **kwargs)
 
     def _check_counts(self, generation_config: Any, options: dict[str, Any]) -> None:
-        """Raise a ValueError if a number of hypotheses is not positive."""
         for name in COUNTS:
             value = self._setting(name, generation_config, options, default=1)
             if not isinstance(value, Integral) or value < 1:
-                raise ValueError(f"`{name}` is {value!r}, but it must be a positive integer.")
+                raise ValueError(f"`{name}` is {value!r}; it must be a positive integer.")
 
     def _setting(self, name: str, generation_config: Any, options: dict[str, Any], default: Any = None) -> Any:
-        """Return the setting that `generate()` uses."""
+        """Return the value of an option that `generate()` will use."""
         settings = (generation_config, self.generation_config)
         values = (options.get(name), *(getattr(each, name, None) for each in settings))
         return next((each for each in values if each is not None), default)
@@ -83,8 +82,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Return the decoder mask of a step over a static cache; called by `generate()`.
 
-        The padding mask (B, P + T) of a prefix is widened to the cache and keeps one shape for all steps. The decoder
-        counts positions by it, which a score mask (B, 1, T, P + T) would not allow.
+        The padding mask (B, P + T) of a prefix is padded to the cache's length, so that all steps have one shape. The
+        decoder counts positions with it, which a score mask (B, 1, T, P + T) would not allow.
         """
         cache = pop_cache(kwargs)
         if attention_mask is None:
@@ -93,18 +92,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
 
 def _with_language(ids: Any, language: int, languages: list[int], options: dict[str, Any]) -> Tensor:
-    """Return source ids (B, S) whose first token, one of `languages`, is replaced by `language`."""
+    """Replace the first token of source ids (B, S), one of `languages`, with `language`."""
     if ids is None or options.get("encoder_outputs") is not None:
         raise ValueError(
-            "`forced_bos_token_id` is a language, whose token the source begins with; pass `input_ids`, and no "
-            "`encoder_outputs`"
+            "`forced_bos_token_id` is a language, whose token belongs at the start of the source; pass `input_ids`, "
+            "and no `encoder_outputs`"
         )
     mask = options.get("attention_mask")
     first = ids.new_zeros(len(ids), 1) if mask is None else mask.int().argmax(1, keepdim=True)
     known = ids.new_tensor(languages)
     if not torch.isin(ids.gather(1, first), known).all():
         raise ValueError(
-            "`forced_bos_token_id` is a language, but a source begins with no language token; tokenize it with "
+            "`forced_bos_token_id` is a language, but a source does not begin with a language token; tokenize it with "
             "special tokens"
         )
     return ids.scatter(1, first, language)

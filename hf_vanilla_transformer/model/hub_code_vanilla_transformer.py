@@ -11,7 +11,7 @@ from typing import Any
 
 MODEL_TYPE = "vanilla_transformer"
 
-# The class that each Auto class loads, as `module.class`, for config.json.
+# `auto_map` of config.json: the class that each Auto class loads, as `module.class`.
 MODEL_AUTO_MAP = {
     "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
     "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
@@ -20,7 +20,7 @@ MODEL_AUTO_MAP = {
     "AutoModelForTextEncoding": "modeling_vanilla_transformer.VanillaTransformerEncoderModel",
 }
 
-# Classes that tokenizer_config.json may name, and their modules.
+# Tokenizer classes that tokenizer_config.json may name, and their modules.
 TOKENIZERS = {
     "VanillaTransformerMultilingualTokenizer": "multilingual_vanilla_transformer",
     "VanillaTransformerSharedTokenizer": "tokenization_vanilla_transformer",
@@ -31,12 +31,12 @@ CODE_FILES = "*_vanilla_transformer.py"
 
 
 def code_files() -> list[Path]:
-    """Return the files to upload: all beside this one with its ending."""
+    """Return the files to upload: all in this folder that match `CODE_FILES`."""
     return sorted(Path(__file__).parent.glob(CODE_FILES))
 
 
 def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Add the `auto_map` of this package's classes to the settings of a configuration file.
+    """Return the contents of a configuration file with the `auto_map` of this package's classes added.
 
     Args:
         name: "config.json" or "tokenizer_config.json"; other files stay unchanged.
@@ -45,13 +45,13 @@ def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
         return settings | {"auto_map": MODEL_AUTO_MAP}
     if name == "tokenizer_config.json" and (tokenizer := settings.get("tokenizer_class")) in TOKENIZERS:
-        # The slow and the fast one.
+        # Slow and fast tokenizer.
         return settings | {"auto_map": {"AutoTokenizer": [None, f"{TOKENIZERS[tokenizer]}.{tokenizer}"]}}
     return settings
 
 
 def add_code(folder: str | os.PathLike[str]) -> None:
-    """Copy the code into a saved folder and name its classes in the configuration files there."""
+    """Copy the code into a saved folder and add `auto_map` to the configuration files there."""
     for file in code_files():
         shutil.copyfile(file, Path(folder) / file.name)
     for name in ("config.json", "tokenizer_config.json"):

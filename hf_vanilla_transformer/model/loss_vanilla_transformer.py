@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, has_values, to_integer_ids
 from .positions_vanilla_transformer import first_true_index
 
-# Dimensions that are target positions, for each output of a model.
+# Dimensions of each model output that index target positions.
 TARGET_DIMS = {
     "last_hidden_state": (1,),
     "decoder_hidden_states": (1,),
@@ -25,7 +25,7 @@ TARGET_DIMS = {
 def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_token_id: int | None) -> Tensor:
     """Shift labels (B, T) right into decoder input (B, T): the start token, then all labels but the last.
 
-    Padding on the left stays -100, before the start token; `move_padding_right` finds it.
+    Left padding stays -100, before the start token; `move_padding_right` finds it.
     """
     if labels.dim() != 2 or not labels.shape[1]:
         raise ValueError(f"`labels` have shape {tuple(labels.shape)}; use (B, T) with at least one label per row.")
@@ -71,7 +71,7 @@ def restore_padding(outputs: Any, indices: Tensor) -> None:
 def _gather_targets(x: Tensor, dims: tuple[int, ...], indices: Tensor) -> Tensor:
     indices = indices.to(x.device)
     for dim in dims:
-        # Cached keys may precede those of this call and stay where they are.
+        # Cached keys may precede those of this call and are not moved.
         past = x.shape[dim] - indices.shape[1]
         order = indices + past
         if past:
@@ -83,20 +83,20 @@ def _gather_targets(x: Tensor, dims: tuple[int, ...], indices: Tensor) -> Tensor
 
 
 def check_labels(labels: Tensor, size: int | None, *remedy: str) -> Tensor:
-    """Check `labels` and convert them to int64, the dtype of losses; -100 stands for none."""
+    """Check `labels` and convert them to int64, which losses need; -100 is allowed."""
     labels = to_integer_ids(labels, "`labels`").long()
     check_id_range(labels.masked_fill(labels == IGNORE_INDEX, 0), size, "`labels`", *remedy)
     return labels
 
 
 def mean_over_labels(summed: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None) -> Tensor:
-    """Divide a summed loss by `num_items_in_batch`, or by the number of labels (B, T) that are not -100.
+    """Divide a summed loss by `num_items_in_batch`, by default the number of labels (B, T) other than -100.
 
-    Without any such label, loss and gradients are 0: one such batch must not turn the weights into NaN.
+    Without any label, loss and gradients are 0: a single such batch must not turn the weights into NaN.
     """
     count = labels.ne(IGNORE_INDEX).sum() if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
     if count.dim() or not count.is_cpu:
-        # A number on the CPU divides as it is; copying it would wait for an accelerator.
+        # A CPU scalar divides directly; copying it to an accelerator would sync.
         count = count.to(summed.device)
     return summed / count.clamp(min=1)
 
@@ -109,10 +109,10 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
 
 
 def at_labels(x: Tensor, present: Tensor) -> Tensor:
-    """Return the rows of one pass (B, T, ...) that have labels; on an accelerator all rows, the others as zeros.
+    """Return the positions of one pass (B, T, ...) that have labels; on an accelerator all, the others zeroed.
 
-    How many have labels is not known without waiting for the accelerator. Of zeros in both passes, neither the
-    divergence nor its gradient is more than 0.
+    Counting the labels would sync an accelerator. Positions that are zero in both passes add nothing to the divergence
+    or its gradient.
     """
     return x[present] if has_values(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
 
@@ -135,9 +135,9 @@ def check_loss_arguments(states: Tensor, labels: Tensor, smoothing: float) -> No
 def classification_loss(
     logits: Tensor, labels: Tensor, config: PreTrainedConfig, num_items_in_batch: int | Tensor | None
 ) -> Tensor:
-    """Mean loss of `logits` (B, K), by `config.problem_type`, which is set if it is None.
+    """Return the mean loss of `logits` (B, K) for `config.problem_type`, which is inferred and set if None.
 
-    Labels are as `VanillaTransformerForSequenceClassification` takes them.
+    For `labels`, see `VanillaTransformerForSequenceClassification`.
     """
     if config.problem_type is None:
         if config.num_labels == 1:

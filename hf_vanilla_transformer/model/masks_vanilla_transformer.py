@@ -1,4 +1,4 @@
-"""Masks: 1 or true at visible tokens, or numbers added to attention scores.
+"""Attention masks: 1 or true at visible tokens, or additive.
 
 Shapes: B batch, S source length, T target length, L either.
 """
@@ -12,16 +12,16 @@ from .checks_vanilla_transformer import has_values
 
 
 def hidden_keys(attention_mask: Tensor) -> Tensor:
-    """Return where a mask hides keys: false, -inf, or the lowest number of its dtype."""
+    """Return where a mask hides keys: at false, -inf, or the lowest value of its dtype."""
     if attention_mask.dtype == torch.bool:
         return ~attention_mask
     return attention_mask < torch.finfo(attention_mask.dtype).min / 2
 
 
 def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
-    """Replace the lowest number of an additive mask (B, 1, T, S) by -inf; return other masks unchanged.
+    """Replace the lowest value of an additive mask (B, 1, T, S) with -inf; return other masks unchanged.
 
-    Fused implementations add scores to that number: a query without visible keys would attend to all.
+    Fused kernels add scores to that value: a query without visible keys would attend to all.
     """
     if attention_mask is None or attention_mask.dim() != 4 or not attention_mask.is_floating_point():
         return attention_mask
@@ -29,20 +29,20 @@ def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
 
 
 def may_leave_out(attention_mask: Tensor | None) -> bool:
-    """Whether to look if a mask hides any key, and to do without if not."""
+    """Whether a mask may be omitted if it hides no key, which is only known after reading its values."""
     return attention_mask is None or has_values(attention_mask)
 
 
 def mask_padding(attention_mask: Tensor | None, input_ids: Any, config: Any) -> Tensor | None:
-    """Return `attention_mask`; if it is None, infer it from the padding in `input_ids` (B, S).
+    """Return `attention_mask`; if None, infer it from the padding in `input_ids` (B, S).
 
-    Without padding None on a CPU; on an accelerator a mask of ones, as looking at it would wait. None if the padding
-    token also ends sources: ids do not tell the two apart.
+    Without padding, return None on a CPU, and a mask of ones on an accelerator, where reading it would sync. Return
+    None if the padding token is also an end token: ids do not distinguish the two.
     """
     pad, ends = config.pad_token_id, config.eos_token_id
     if attention_mask is not None or pad is None or pad in (ends if isinstance(ends, list) else [ends]):
         return attention_mask
-    # The checks of ids report others.
+    # The id checks report invalid inputs.
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.layout is not torch.strided:
         return None
     mask = input_ids.ne(pad)
@@ -50,7 +50,7 @@ def mask_padding(attention_mask: Tensor | None, input_ids: Any, config: Any) -> 
 
 
 def match_rows(x: Any, rows: int) -> Any:
-    """Repeat each row of `x`, or keep one of each group of equal neighbours, to get `rows` rows; None stays None."""
+    """Repeat each row of `x`, or keep one of each group of equal neighbors, to get `rows` rows; None stays None."""
     if x is None or x.shape[0] == rows:
         return x
     return x.repeat_interleave(rows // x.shape[0], 0) if x.shape[0] < rows else x[:: x.shape[0] // rows]

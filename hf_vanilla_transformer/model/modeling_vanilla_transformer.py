@@ -1,7 +1,7 @@
 """The encoder-decoder Transformer of *Attention Is All You Need* (Vaswani et al. 2017), arXiv:1706.03762.
 
-From attention (section 3.2) over layers and stacks (3.1) to the models; positions (3.5) and losses (5.4) have files of
-their own.
+Bottom-up: attention (section 3.2), layers and stacks (3.1), models. Positions (3.5) and losses (5.4) have their own
+files.
 
 Shapes: B batch, S source length, T target length, L either, P cached positions, h heads, d model width, d_k key width,
 d_v value width, V target vocabulary, K classes.
@@ -59,8 +59,8 @@ from .masks_vanilla_transformer import hidden_keys, lowest_to_inf, match_rows, m
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
-# cuDNN builds a plan for every new shape, which takes 0.4 s on an H100 where a training step takes 0.08 s, and queries
-# without visible keys get arbitrary outputs from it. PyTorch has other fused kernels for all that it can do.
+# cuDNN attention builds a plan for every new shape (0.4 s on an H100, where a training step takes 0.08 s) and returns
+# arbitrary outputs for queries without visible keys. PyTorch's other fused kernels cover all its cases.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -85,14 +85,14 @@ def eager_attention(
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
 
     Args:
-        module: Drops weights while training.
+        module: The attention module; dropout is active only while it trains.
         query: (B, h, T, d_k).
         key: (B, h, S, d_k).
         value: (B, h, S, d_v).
-        attention_mask: Additive, or boolean and true at visible keys; None shows all.
-        scaling: Factor of the scores, 1 / sqrt(d_k) in the paper.
+        attention_mask: Additive, or boolean with true at visible keys; None hides no key.
+        scaling: Scale of the scores, 1 / sqrt(d_k) in the paper.
         dropout: Probability of dropping an attention weight.
-        **kwargs: Ignored; other implementations take more.
+        **kwargs: Ignored; other attention implementations take more arguments.
 
     Returns:
         The output (B, T, h, d_v) and the weights (B, h, T, S).
@@ -104,7 +104,7 @@ def eager_attention(
         hidden = hidden_keys(attention_mask)
         if attention_mask.dtype != torch.bool:
             scores = scores + attention_mask
-        # A query without visible keys gets 0, as from every other implementation. Its scores stay finite before the
+        # A query without visible keys outputs 0, as in every other implementation. Its scores stay finite before the
         # softmax: a row of -inf would make the gradients NaN.
         weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(hidden, 0)
     weights = F.dropout(weights, p=dropout, training=module.training)
@@ -148,21 +148,21 @@ class VanillaTransformerAttention(nn.Module):
         return self.out_proj(out.flatten(2)), weights
 
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), cached ones included; project the encoder's once."""
-        own: Any = getattr(cache, "self_attention_cache", cache)
+        """Return keys (B, h, S, d_k) and values (B, h, S, d_v), including cached ones; project encoder states once."""
+        kv_cache: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
-            own, states = getattr(cache, "cross_attention_cache", None), encoder_states
-            if own is not None:
+            kv_cache, states = getattr(cache, "cross_attention_cache", None), encoder_states
+            if kv_cache is not None:
                 if cache.is_updated.get(self.layer_idx):
-                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                    return kv_cache.layers[self.layer_idx].keys, kv_cache.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
         key = split_heads(self.k_proj(states), self.head_dim)
         value = split_heads(self.v_proj(states), self.value_head_dim)
-        return (key, value) if own is None else own.update(key, value, self.layer_idx)
+        return (key, value) if kv_cache is None else kv_cache.update(key, value, self.layer_idx)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """Self-attention, in a decoder also encoder-decoder attention, then feed-forward. Section 3.1, figure 1."""
+    """Self-attention, encoder-decoder attention (in a decoder), feed-forward. Section 3.1, figure 1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, heads: int, ffn_dim: int, is_decoder: bool):
         super().__init__()
@@ -241,9 +241,9 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """Base class of encoder and decoder: embeddings (section 3.4), positions (section 3.5), layers, final norm."""
 
-    # Prefix of this side's inputs in error messages, and what to do about -100 there.
+    # For error messages: the prefix of this side's argument names, and the remedy for -100 in its ids.
     input_prefix, padding_remedy = "", PAD_SOURCES
-    # Keyword arguments that layers may get.
+    # Keyword arguments that the layers accept.
     layer_arguments = LAYER_ARGUMENTS
 
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[VanillaTransformerLayer]):
@@ -260,13 +260,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     @property
     def num_embeddings(self) -> int | None:
-        """Vocabulary size; None if a wrapper such as LoRA's hides it."""
+        """Vocabulary size; None if hidden by a wrapper such as LoRA."""
         return getattr(self.embed_tokens, "num_embeddings", None)
 
     def _embed(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
     ) -> Tensor:
-        """Return the input (B, L, d) of the first layer: scaled embeddings plus positions, normalized if so set."""
+        """Return the first layer's input (B, L, d): scaled embeddings plus positions, normalized if configured."""
         past = 0 if cache is None else cache.get_seq_length()
         embeds = self._scaled_embeddings(input_ids, inputs_embeds)
         check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
@@ -275,7 +275,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def _scaled_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("pass exactly one of `input_ids` and `inputs_embeds`.")
-        # None if a wrapper such as LoRA's hides it.
+        # None if hidden by a wrapper such as LoRA.
         weight = getattr(self.embed_tokens, "weight", None)
         if input_ids is not None:
             name = f"`{self.input_prefix}input_ids`"
@@ -293,7 +293,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return F.dropout(embeds, self.config.dropout, self.training)
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Map (B, L, d) to (B, L, d) by all layers, which take the remaining arguments."""
+        """Run (B, L, d) through all layers, which get the remaining arguments, and the final norm."""
         check_arguments(kwargs, self.layer_arguments, self.config)
         for layer in self.layers:
             hidden_states = layer(hidden_states, *args, **kwargs)
@@ -324,7 +324,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         """Encode `input_ids` (B, S) or `inputs_embeds` (B, S, d) to (B, S, d); `attention_mask` (B, S) is 1 at tokens.
 
         Raises:
-            ValueError: The inputs are inconsistent, or exceed learned positions.
+            ValueError: Inputs are inconsistent or longer than the learned positions.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
         mask = create_bidirectional_mask(
@@ -377,7 +377,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         (section 3.2.3). The target may have k consecutive rows per source: (B * k, T) over (B, S, d).
 
         Raises:
-            ValueError: The inputs are inconsistent, or exceed learned positions.
+            ValueError: Inputs are inconsistent or longer than the learned positions.
         """
         past: Any = either(past_key_values, cache)
         if use_cache and past is None:
@@ -401,7 +401,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def _prepare_source(
         self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None, cache: Any
     ) -> tuple[Tensor, Any]:
-        """Return the encoder's states with a row for each of the target's, and the mask of attention to them."""
+        """Return the encoder states with one row per target row, and their attention mask."""
         rows = hidden_states.shape[0]
         check_batch_sizes(rows, encoder_states.shape[0])
         encoder_states, mask = match_rows(encoder_states, rows), lowest_to_inf(match_rows(mask, rows))
@@ -428,12 +428,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Return the tied weights; sharing the embeddings does not depend on `tie_word_embeddings`."""
+        """Return the tied weights; embeddings are shared regardless of `tie_word_embeddings`."""
         return super().get_expanded_tied_weights_keys(True) if all_submodels else dict(self._tied_weights_keys or {})
 
     @property
     def shared(self) -> nn.Module | None:
-        """The shared embeddings, or None."""
+        """The embeddings that both sides share, or None."""
         return self.encoder.embed_tokens if self.config.share_encoder_decoder_embeddings else None
 
     def get_input_embeddings(self) -> nn.Module:
@@ -462,7 +462,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """Encode the source (B, S), unless `encoder_outputs` are given, and decode the target (B, T) to (B, T, d).
 
         Raises:
-            ValueError: The inputs are inconsistent, or exceed learned positions.
+            ValueError: Inputs are inconsistent or longer than the learned positions.
         """
         check_target(decoder_input_ids, decoder_inputs_embeds)
         encoded: Any = encoder_outputs
@@ -516,7 +516,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder input (B, T) for `labels` (B, T); called by data collators.
 
-        Padding on the left stays -100, which `forward` accepts unless it fills a cache.
+        Left padding stays -100, which `forward` accepts unless it fills a cache.
         """
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
@@ -545,34 +545,36 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
         Args:
             input_ids: Source tokens (B, S).
             attention_mask: 1 at source tokens, 0 at padding, (B, S).
-            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right. Unless a cache is filled, rows
-                may start with -100 for padding.
+            decoder_input_ids: Target tokens (B, T); by default `labels` shifted right. Without a cache, rows may be
+                left-padded with -100.
             decoder_attention_mask: 1 at target tokens, 0 at padding, (B, P + T).
             encoder_outputs: Outputs of the encoder, to skip running it.
-            past_key_values: Keys and values of earlier target tokens, as an earlier output has them.
+            past_key_values: Cached keys and values of earlier target tokens, from a previous output.
             inputs_embeds: Unscaled source embeddings (B, S, d) instead of `input_ids`.
             decoder_inputs_embeds: Unscaled target embeddings (B, T, d) instead of `decoder_input_ids`.
             labels: Target tokens to predict (B, T); the loss ignores -100.
             use_cache: Whether to return `past_key_values` (`cache` from transformers 5.24 on); never with `labels`.
-            logits_to_keep: Number of last positions, or their indices, to compute logits for; 0, or `labels`: all.
-            num_items_in_batch: Labels in all accumulated batches, to divide the summed loss by; by default those here.
-            smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). Its name avoids "label": `Trainer` takes
-                such arguments for labels.
-            skip_logits: Whether to return only the loss; logits are None then, and need not be stored.
-            cache: The same as `past_key_values`, by its name from transformers 5.24 on.
+            logits_to_keep: Number of last positions, or indices of positions, to compute logits for; 0 for all.
+                Ignored with `labels`.
+            num_items_in_batch: Number of labels to divide the summed loss by, counted over all accumulated batches; by
+                default those of this batch.
+            smoothing: Epsilon of label smoothing (section 5.4), in [0, 1). The name avoids "label", by which `Trainer`
+                recognizes labels.
+            skip_logits: Whether to return only the loss; `logits` is None then and need not be materialized.
+            cache: `past_key_values` under its name from transformers 5.24 on.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
-            ValueError: The inputs are inconsistent, out of range, or exceed learned positions.
+            ValueError: Inputs are inconsistent, out of range, or longer than the learned positions.
         """
         if labels is not None:
             check_tensor(labels, 2, "`labels`", getattr(self.lm_head, "weight", None))
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self._shift_right(labels, **kwargs)
-        # A cache would keep moved tokens where they were moved to.
-        is_given = past_key_values is not None or cache is not None
-        is_cached = labels is None and (is_given or self._uses_cache(use_cache))
+        # Padding is not moved when a cache is filled, which would store the moved positions.
+        has_cache = past_key_values is not None or cache is not None
+        is_cached = labels is None and (has_cache or self._uses_cache(use_cache))
         order = None
         if decoder_input_ids is not None and not is_cached:
             decoder_input_ids, order = move_padding_right(decoder_input_ids, decoder_attention_mask)
@@ -594,8 +596,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             restore_padding(outputs, order)
         states, loss = outputs.last_hidden_state, None
         if labels is None:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits: Tensor | None = self._project(states[:, kept, :])
+            positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits: Tensor | None = self._project(states[:, positions, :])
         else:
             summed, logits = self._summed_loss(states, labels, smoothing, skip_logits)
             loss = mean_over_labels(summed, labels, num_items_in_batch)
@@ -615,13 +617,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
     def _summed_loss(
         self, states: Tensor, labels: Tensor, smoothing: float, skip_logits: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the summed loss, and the logits (B, T, V) unless they are skipped."""
+        """Return the summed loss, and the logits (B, T, V) unless skipped."""
         logits = self._project(states)
         return summed_loss(logits, labels, smoothing), None if skip_logits else logits
 
 
 class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
-    """The encoder alone; loads its weights from a model with both sides as well."""
+    """The encoder alone; also loads from encoder-decoder checkpoints."""
 
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^model\.decoder\.", r"^lm_head\."]
 
@@ -668,18 +670,18 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
             input_ids: Tokens (B, S).
             attention_mask: 1 at tokens, 0 at padding, (B, S).
             inputs_embeds: Unscaled embeddings (B, S, d) instead of `input_ids`.
-            labels: By `config.problem_type`: classes (B) for "single_label_classification", 0 or 1 per class (B, K)
-                for "multi_label_classification", numbers (B) or (B, K) for "regression". If it is None, it is inferred
-                from `num_labels` and the labels' dtype.
+            labels: Depending on `config.problem_type`: classes (B) for "single_label_classification", 0 or 1 per class
+                (B, K) for "multi_label_classification", numbers (B) or (B, K) for "regression". If the type is None,
+                it is inferred from `num_labels` and the labels' dtype.
             num_items_in_batch: Number of labels to divide the summed loss by, counted over all accumulated batches; by
                 default those of this batch.
             **kwargs: `ForwardOptions`, and arguments of the attention function.
 
         Raises:
-            ValueError: Not exactly one input is given, or the labels do not suit the problem.
+            ValueError: Not exactly one input is given, or the labels do not fit the problem type.
         """
         if kwargs.get("packing") is not None:
-            raise ValueError("`packing` is set, but a classifier takes no packed sequences; pad them instead.")
+            raise ValueError("`packing` is set, but classifiers do not support packed sequences; pad them instead.")
         encoded = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
         states = F.dropout(encoded.last_hidden_state, p=self.config.dropout, training=self.training)
         logits = self.classifier(mean_over_tokens(states, attention_mask))
@@ -690,7 +692,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedMo
 
 
 def mean_over_tokens(states: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Average `states` (B, S, d) where `attention_mask` (B, S) is not 0; a row of padding gives 0."""
+    """Average `states` (B, S, d) over positions where `attention_mask` (B, S) is not 0; rows of padding give 0."""
     if attention_mask is None:
         return states.mean(1)
     weights = attention_mask.ne(0).to(states)[..., None]

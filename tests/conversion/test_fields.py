@@ -20,9 +20,9 @@ from source_models import Norm
         ({"encoder_head": 2}, "`encoder_head` is not a field.*did you mean encoder_"),
         ({"zzz": 2}, "`zzz` is not a field of the configuration; see VanillaTransformerConfig"),
         ({"d_model": 16, **HEADS}, "`d_model=16`, but the weights imply 8"),
-        ({"encoder_attention_heads": 3}, "`encoder_attention_heads`=3 does not divide"),
+        ({"encoder_attention_heads": 3}, "not a multiple of `encoder_attention_heads`=3"),
         ({"tie_word_embeddings": True, **HEADS}, "`tie_word_embeddings=True`, but .* differ"),
-        ({"eos_token_id": 17, **HEADS}, "`eos_token_id` is 17; use an id of both vocabularies"),
+        ({"eos_token_id": 17, **HEADS}, "`eos_token_id` is 17; use an id in both vocabularies"),
     ],
 )
 def test_impossible_fields(fields, message):

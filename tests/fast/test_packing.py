@@ -355,7 +355,7 @@ class TestErrors:
             tiny_model().get_encoder()(ids, packing=packing)
 
     def test_where_packed_sequences_are_not_taken(self):
-        with pytest.raises(ValueError, match="a classifier takes no packed sequences"):
+        with pytest.raises(ValueError, match="classifiers do not support packed sequences"):
             VanillaTransformerForSequenceClassification(tiny_config())(IDS[:, :2], packing=PAIR)
-        with pytest.raises(ValueError, match=r"`generate\(\)` takes no packed sequences; pad them"):
+        with pytest.raises(ValueError, match=r"`generate\(\)` does not support packed sequences; pad them"):
             tiny_model().generate(IDS[:, :2], packing=PAIR)

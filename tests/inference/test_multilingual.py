@@ -270,7 +270,7 @@ class TestGenerate:
         ):
             with pytest.raises(ValueError, match="is a language.* pass `input_ids`"):
                 model.generate(**given, forced_bos_token_id=language)
-        with pytest.raises(ValueError, match="begins with no language token"):
+        with pytest.raises(ValueError, match="does not begin with a language token"):
             model.generate(torch.tensor([[5, 6, 2]]), forced_bos_token_id=language)
 
     def test_by_an_ensemble(self, model, tokenizer, inputs, by_target):

@@ -139,7 +139,7 @@ class TestRenamedInGenerate:
         monkeypatch.setattr(
             GenerationMixin, "_update_model_kwargs_for_generation", lambda self, _, kwargs, **__: kwargs
         )
-        with pytest.raises(RuntimeError, match=r"decodes 1 of 2 target tokens and passes no cache.*transformers 5"):
+        with pytest.raises(RuntimeError, match=r"decodes 1 of 2 target tokens but passes no cache.*transformers 5"):
             tiny_model().generate(tokens(2, 6), max_new_tokens=4, **options)
 
     @SEARCHES
@@ -154,7 +154,7 @@ class TestRenamedInGenerate:
         model, config = tiny_model(), tiny_config()
         own = DynamicCache(config=config) if kind == "dynamic" else StaticCache(config=config, max_cache_len=9)
         cache = {CACHE: EncoderDecoderCache(own, DynamicCache(config=config))}
-        with pytest.raises(RuntimeError, match="decodes 1 of 3 target tokens and passes an empty cache"):
+        with pytest.raises(RuntimeError, match="decodes 1 of 3 target tokens but passes an empty cache"):
             model.prepare_inputs_for_generation(tokens(2, 3), 1, **cache)
         assert model.prepare_inputs_for_generation(tokens(2, 3), 3, **cache)["decoder_input_ids"].shape == (2, 3)
 

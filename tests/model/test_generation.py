@@ -268,7 +268,7 @@ class TestInputs:
         settings = GenerationConfig()
         setattr(settings, name, value)
         for given in ({name: value}, {name: value, "do_sample": True}, {"generation_config": settings}):
-            with pytest.raises(ValueError, match=f"^`{name}` is {value!r}, but it must be a positive integer"):
+            with pytest.raises(ValueError, match=f"^`{name}` is {value!r}; it must be a positive integer"):
                 model.generate(**source, **given)
         assert len(model.generate(**source, **{name: np.int64(1)}, max_new_tokens=2)) == 3
         setattr(model.generation_config, name, value)
