@@ -1,7 +1,7 @@
-"""The same results in less time and memory: `accelerate` a plain model, `restore` it.
+"""Optimized modules with unchanged results: `accelerate` a plain model, or `restore` it.
 
-With this package installed every model is accelerated when it is built or loaded. The plain model does without:
-nothing outside of this folder depends on it.
+With this package installed, every model is accelerated when it is built or loaded. The plain model works without this
+folder.
 """
 
 from functools import cache
@@ -24,20 +24,20 @@ from .recorded_search import forget_searches
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# What replaces each plain class; the first that a module's class comes from.
+# Replacement of each plain class; the first entry that a module's class derives from applies.
 FAST: dict[type, type] = {
     VanillaTransformerAttention: FastAttention,
     VanillaTransformerLayer: FastLayer,
     VanillaTransformerEncoder: FastEncoder,
     VanillaTransformerDecoder: FastDecoder,
     VanillaTransformerForConditionalGeneration: FastForConditionalGeneration,
-    # An ensemble, say.
+    # Other generating models, such as ensembles.
     VanillaTransformerGenerationMixin: FastGeneration,
 }
 
 
 def accelerate(model: Model) -> Model:
-    """Make all modules of a model fast, in place; weights, names and results stay."""
+    """Replace the modules' classes with fast ones, in place; weights, names and results are unchanged."""
     for module in model.modules():
         kind: Any = _fast_class(type(module))  # type: ignore[arg-type]  # classes are hashable
         if kind is not None:
@@ -46,7 +46,7 @@ def accelerate(model: Model) -> Model:
 
 
 def restore(model: Model) -> Model:
-    """Undo `accelerate`, in place, and free what was kept for later calls of `generate()`."""
+    """Undo `accelerate`, in place, and free the searches recorded for later calls of `generate()`."""
     for module in model.modules():
         if isinstance(module, Accelerated):
             module.__class__ = module.plain_class
@@ -55,7 +55,7 @@ def restore(model: Model) -> Model:
 
 
 class Accelerated:
-    """A module whose class was replaced. It keeps the name of its class, and is copied and pickled as that one."""
+    """A module whose class was replaced; it keeps the plain class's name, and is copied and pickled as that class."""
 
     plain_class: type
 
@@ -71,9 +71,9 @@ def _rebuild(plain_class: type, *arguments: Any) -> Any:
 
 @cache
 def _fast_class(kind: type) -> type | None:
-    """Return the fast class of a plain one or of a user's subclass of it.
+    """Return the fast version of a plain class or of a user's subclass of it.
 
-    None if there is none, or if the subclass has its own version of a method that would be replaced.
+    None if there is none, or if the subclass overrides a method that would be replaced.
     """
     plain = next((plain for plain in FAST if issubclass(kind, plain)), None)
     if plain is None or issubclass(kind, Accelerated):
@@ -82,15 +82,15 @@ def _fast_class(kind: type) -> type | None:
     if any(name in vars(each) for each in own for name in _replaced(fast, plain)):
         return None
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made: Any = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
-    if "forward" in vars(made):
-        # `GradientCheckpointingLayer` wraps that of every subclass once more.
-        del made.forward
-    return made
+    accelerated: Any = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
+    if "forward" in vars(accelerated):
+        # `GradientCheckpointingLayer` wraps `forward` again in every subclass.
+        del accelerated.forward
+    return accelerated
 
 
 def _replaced(fast: type, plain: type) -> set[str]:
-    """Return the methods of a fast class that do not call those of the plain one, or of its subclass, by `super()`."""
+    """Return the methods of a fast class that do not call the plain class's, or its subclass's, via `super()`."""
     methods = [vars(each) for each in fast.__mro__ if not issubclass(plain, each)]
     return {
         name

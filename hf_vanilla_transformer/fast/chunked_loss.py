@@ -1,4 +1,4 @@
-"""Losses that never store all logits: the label-smoothed cross-entropy (section 5.4), and R-Drop's divergence.
+"""Losses that never materialize all logits: label-smoothed cross-entropy (section 5.4), and R-Drop's divergence.
 
 Shapes: B batch, T target length, N labels, d model width, V target vocabulary.
 """
@@ -15,17 +15,16 @@ from .cpu_ops import is_plain_cpu
 from .kernels import replace_by_gradients, suits
 from .linear import linear_forward, operands
 
-# Logits per chunk: 16 MiB in float32, which fits a processor's cache. An accelerator has none to fit, and needs large
-# products.
+# Logits per chunk. On a CPU: 16 MiB in float32, which fits the cache. An accelerator needs large products instead.
 CHUNK_ELEMENTS, ACCELERATOR_CHUNK_ELEMENTS = 2**22, 2**26
-# Logits that a kernel replaces by their gradients, in one block.
+# Logits per block of the kernel that replaces them with their gradients.
 FUSED_ELEMENTS = 2**28
-# Products of fewer rows are slow.
+# Products with fewer rows are slow.
 MIN_CHUNK_ROWS = 128
-# Gradients of several chunks form a block that is multiplied at once: adding up the gradient of a large output
-# projection for each chunk would cost more than the product.
+# Gradients of several chunks are multiplied as one block: accumulating the gradient of a large output projection per
+# chunk would cost more than the product.
 CHUNKS_PER_BLOCK = 4
-# In float16 more rows could overflow: gradients up to 1 times states up to 60.
+# More rows could overflow float16: gradients up to 1 times states up to 60.
 MAX_FLOAT16_ROWS = 1024
 
 
@@ -33,47 +32,47 @@ MAX_FLOAT16_ROWS = 1024
 def chunked_cross_entropy(
     states: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, eps: float, differentiate: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Label-smoothed cross-entropy (section 5.4) of the logits W h + b, stored one chunk at a time.
+    """Label-smoothed cross-entropy (section 5.4) of the logits W h + b, materialized one chunk at a time.
 
-    The gradient of a logit is softmax(logits) minus the smoothed target, (1 - eps) one-hot + eps / V, and is taken
-    while the chunk is stored. The uniform part of the target, eps times the mean logit, needs no logits at all: the
+    The gradient of a logit is softmax(logits) minus the smoothed target, (1 - eps) one-hot + eps / V, and is computed
+    while the chunk is in memory. The uniform part of the target, eps times the mean logit, needs no logits at all: the
     mean logit is the product of h and the mean row of W.
 
-    Takes states h (N, d), W (V, d), b (V) and labels (N), of which -100 is ignored. Returns the summed loss and its
-    gradients for states, weight and bias, which are 0 unless `differentiate`; the last two, sums over all labels, in
-    at least float32.
+    Takes states h (N, d), W (V, d), b (V) and labels (N), where -100 is ignored. Returns the summed loss and its
+    gradients with respect to states, weight and bias, which are 0 unless `differentiate`. Those of weight and bias,
+    sums over all labels, are in at least float32.
     """
-    kept = labels != IGNORE_INDEX
+    present = labels != IGNORE_INDEX
     if is_plain_cpu(states):
-        counted, labels, counts = states[kept], labels[kept], None
+        inputs, labels, mask = states[present], labels[present], None
     else:
-        # How many labels count is not known without waiting for the accelerator. States of 0 add nothing to the
-        # gradient of W, and the others are multiplied by 0.
-        counted, labels, counts = states.masked_fill(~kept[:, None], 0), labels.clamp(min=0), kept[:, None]
-    # The weight's gradient is transposed: oneDNN is faster where a product has fewer rows than columns.
-    loss, d_counted, d_weight, d_bias = _Projection(weight, bias, eps, differentiate).loss(counted, labels, counts)
+        # Counting the labels would sync the accelerator. Zeroed states add nothing to the gradient of W, and their own
+        # gradients are zeroed below.
+        inputs, labels, mask = states.masked_fill(~present[:, None], 0), labels.clamp(min=0), present[:, None]
+    # The weight's gradient is transposed: oneDNN is faster if a product has fewer rows than columns.
+    loss, d_inputs, d_weight, d_bias = _Projection(weight, bias, eps, differentiate).loss(inputs, labels, mask)
     if eps:
-        sum_of_states, mean_row = counted.sum(0, dtype=loss.dtype), weight.mean(0, dtype=loss.dtype)
+        sum_of_states, mean_row = inputs.sum(0, dtype=loss.dtype), weight.mean(0, dtype=loss.dtype)
         # Not a matrix product, which autocast would round to half precision.
         loss -= eps * (sum_of_states * mean_row).sum()
-        d_counted -= (eps * mean_row).to(weight.dtype)
+        d_inputs -= (eps * mean_row).to(weight.dtype)
         d_weight -= eps / len(weight) * sum_of_states[:, None]
         if bias is not None:
-            number = len(counted) if counts is None else kept.sum(dtype=loss.dtype)
+            number = len(inputs) if mask is None else present.sum(dtype=loss.dtype)
             loss -= eps * number * bias.mean(dtype=loss.dtype)
             d_bias -= eps * number / len(weight)
-    if counts is None:
-        d_states = torch.zeros_like(states).masked_scatter_(kept[:, None], d_counted)
+    if mask is None:
+        d_states = torch.zeros_like(states).masked_scatter_(present[:, None], d_inputs)
     else:
-        d_states = d_counted.masked_fill_(~counts, 0)
+        d_states = d_inputs.masked_fill_(~mask, 0)
     return loss, d_states, d_weight.T.contiguous(), d_bias
 
 
 class _Projection(NamedTuple):
-    """What all chunks share.
+    """The output projection and the settings of the loss, shared by all chunks.
 
-    Methods take states (N, d), labels (N) and `counts` (N, 1): where that is false, a label adds nothing to the loss,
-    its state is 0, and its state's gradient is any.
+    Methods take states (N, d), labels (N) and a mask (N, 1) of the labels that count. Where it is false, a label adds
+    nothing to the loss, its state is 0, and its state's gradient is arbitrary.
     """
 
     weight: Tensor
@@ -81,8 +80,8 @@ class _Projection(NamedTuple):
     eps: float
     differentiate: bool
 
-    def loss(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the loss and gradients without the uniform part of the target, that of W transposed, (d, V)."""
+    def loss(self, states: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return loss and gradients without the uniform part of the target; W's gradient is transposed, (d, V)."""
         weight, is_fused = self.weight, suits(self.weight)
         (vocab_size, width), dtype = weight.shape, accumulation_dtype(weight.dtype)
         loss, d_states = weight.new_zeros((), dtype=dtype), torch.empty_like(states)
@@ -95,8 +94,8 @@ class _Projection(NamedTuple):
         for start in range(0, len(states), block_rows):
             rows = slice(start, start + block_rows)
             block = states[rows]
-            losses, d_logits = gradients(block, labels[rows], None if counts is None else counts[rows])
-            loss += losses
+            block_loss, d_logits = gradients(block, labels[rows], None if mask is None else mask[rows])
+            loss += block_loss
             if self.differentiate:
                 d_states[rows] = linear_forward(d_logits, weight.T)
                 d_weight += linear_forward(block.T, d_logits.T)
@@ -104,8 +103,8 @@ class _Projection(NamedTuple):
                     d_bias += d_logits.sum(0, dtype=dtype)
         return loss, d_states, d_weight, d_bias
 
-    def _gradients_by_chunks(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the summed loss of a block and the gradients of its logits (N, V), from chunks of logits."""
+    def _gradients_by_chunks(self, states: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the summed loss of a block and the gradients of its logits (N, V), computed in chunks."""
         weight, bias, eps, differentiate = self
         vocab_size, dtype = len(weight), accumulation_dtype(weight.dtype)
         rows = _chunk_rows(states, vocab_size)
@@ -114,23 +113,23 @@ class _Projection(NamedTuple):
         for start in range(0, len(states), rows):
             chunk = slice(start, start + rows)
             logits, target = linear_forward(states[chunk], weight, bias), labels[chunk, None]
-            # An accelerator converts within the softmax.
+            # Accelerators convert to `dtype` within the softmax kernel.
             log_probs = logits.log_softmax(-1, dtype=dtype)
             of_target = log_probs.gather(1, target)
             losses = eps * logits.gather(1, target).to(dtype) - of_target
-            loss += (losses if counts is None else losses.masked_fill(~counts[chunk], 0)).sum()
+            loss += (losses if mask is None else losses.masked_fill(~mask[chunk], 0)).sum()
             if differentiate:
-                # Rounded as it is written: a pass over memory less.
+                # Rounded while written, which saves a pass over memory.
                 d_chunk = torch.exp(log_probs, out=d_logits[chunk])
                 d_chunk.scatter_(1, target, (of_target.exp() + (eps - 1)).to(d_chunk.dtype))
-        if differentiate and bias is not None and counts is not None:
-            d_logits.masked_fill_(~counts, 0)
+        if differentiate and bias is not None and mask is not None:
+            d_logits.masked_fill_(~mask, 0)
         return loss, d_logits
 
-    def _fused_gradients(self, states: Tensor, labels: Tensor, counts: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the same, on a GPU, from one read of the logits and one that replaces them."""
+    def _fused_gradients(self, states: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the same on a GPU, with one pass that reads the logits and one that replaces them."""
         logits = linear_forward(states, self.weight, self.bias)
-        labels = labels if counts is None else labels.masked_fill(~counts[:, 0], IGNORE_INDEX)
+        labels = labels if mask is None else labels.masked_fill(~mask[:, 0], IGNORE_INDEX)
         return replace_by_gradients(logits, labels, self.eps, self.differentiate).sum(), logits
 
 
@@ -167,13 +166,13 @@ chunked_cross_entropy.register_autograd(_scale_gradients, setup_context=_save_gr
 
 
 def summed_divergence_without_logits(head: nn.Linear, states: Tensor, present: Tensor) -> Tensor:
-    """Sum the divergence of two passes, from states (2 B, T, d) and where there are labels (B, T)."""
+    """Sum the divergence of two passes, given states (2 B, T, d) and a mask of positions with labels (B, T)."""
     pairs = torch.stack([at_labels(half, present) for half in states.chunk(2)], 1)
     return cast(Tensor, _DivergenceByChunks.apply(*operands(head, pairs)))
 
 
 class _DivergenceByChunks(torch.autograd.Function):
-    """Summed divergence of pairs of states (N, 2, d); its gradients are taken while a chunk of logits is stored."""
+    """Summed divergence of pairs of states (N, 2, d); gradients are computed while a chunk of logits is in memory."""
 
     @staticmethod
     def forward(ctx: Any, pairs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -203,7 +202,7 @@ class _DivergenceByChunks(torch.autograd.Function):
 
 
 def _divergence(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the summed divergence of log-probabilities (N, 2, V), and its gradient for their logits (N, 2, V)."""
+    """Return the summed divergence of log-probabilities (N, 2, V) and its gradient with respect to their logits."""
     probs, gap = log_probs.exp(), log_probs[:, 0] - log_probs[:, 1]
     # log p - log q for the first pass, log q - log p for the second.
     gaps = torch.stack([gap, -gap], 1)

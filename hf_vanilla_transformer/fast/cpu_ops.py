@@ -1,7 +1,7 @@
-"""Dropout and attention by PyTorch's fastest CPU routines, with unchanged results.
+"""Dropout and attention with PyTorch's fastest CPU routines.
 
-The standard routine runs on accelerators, under compilation, export or tracing, and for tensors that are more than
-data (sharded, quantized, wrapped).
+The standard routine runs on accelerators, under compilation, export or tracing, and for tensor subclasses (sharded,
+quantized, wrapped).
 
 Shapes: B batch, h heads, T queries, S keys, d_k key width, d_v value width.
 """
@@ -38,13 +38,13 @@ def in_function_transform() -> bool:
 
 
 def autocast_enabled(x: Tensor) -> bool:
-    """Whether autocast is on for the device of `x`; it does not know the "meta" device."""
+    """Whether autocast is enabled for the device of `x`; never for "meta", which it does not support."""
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
     """Cast `x` as autocast would for a product, so that several products share one cast."""
-    # Before most products of a decoding step: `autocast_enabled` would be one more call.
+    # Inlines `autocast_enabled`, as this runs before most products of a decoding step.
     if x.dtype == torch.float32 and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         return x.to(torch.get_autocast_dtype(x.device.type))
     return x
@@ -95,12 +95,12 @@ ATTENTION = this_processor().attention
 
 
 def use_bmm_attention(query: Tensor, key: Tensor, training: bool) -> bool:
-    """Whether `bmm_attention` is the fastest on this CPU for these (B, h, T, d_k) and (B, h, S, d_k).
+    """Whether `bmm_attention` is fastest on this CPU for queries (B, h, T, d_k) and keys (B, h, S, d_k).
 
-    Not by whether there are gradients: reentrant checkpointing runs the first pass without, and both passes must drop
-    the same weights.
+    Independent of whether gradients are enabled: reentrant checkpointing disables them in its first pass, and both
+    passes must drop the same weights.
     """
-    # Compilers would take a comparison of sizes for a constraint on them.
+    # A compiler would turn a comparison of sizes into a constraint on them.
     if query.dtype not in ATTENTION or torch.compiler.is_compiling():
         return False
     rule = ATTENTION[query.dtype]
@@ -121,13 +121,13 @@ def bmm_attention(
 ) -> tuple[Tensor, None]:
     """Scaled dot-product attention (section 3.2.1, eq. 1) as two batched matrix products.
 
-    From queries (B, h, T, d_k) to keys (B, h, S, d_k) and values (B, h, S, d_v), with a mask as for SDPA; without one,
-    the module's `is_causal` hides later keys. Returns the output (B, T, h, d_v), and no weights.
+    Takes queries (B, h, T, d_k), keys (B, h, S, d_k), values (B, h, S, d_v), and a mask as for SDPA; without a mask,
+    `module.is_causal` hides later keys. Returns the output (B, T, h, d_v), and None for the weights.
     """
     (batch, heads, queries, _), keys = query.shape, key.shape[2]
     query, key, value = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (query, key, value))
     scores = torch.bmm(query * scaling, key.transpose(1, 2))
-    # A query without visible keys gets 0, as from SDPA; plain softmax costs less but gives NaN.
+    # A query without visible keys outputs 0, as in SDPA; plain softmax is cheaper but gives NaN.
     softmax = torch.softmax if attention_mask is None else torch._safe_softmax
     if attention_mask is None and module.is_causal and queries > 1:
         attention_mask = torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril(keys - queries)

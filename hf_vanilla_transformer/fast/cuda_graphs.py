@@ -1,6 +1,6 @@
 """Decoding steps as CUDA graphs: recorded once for a call of `generate()`, then replayed without Python.
 
-A step of a few hundred rows takes a GPU less time than launching its kernels one by one takes the host.
+With a few hundred rows, a GPU computes a step faster than the host launches its kernels one by one.
 """
 
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from .linear import is_hooked
 
 DEVICE_TYPE = "cuda"
 
-# Keys in a static cache: each step attends to all of them, filled or not.
+# Longest static cache: each step attends to all its keys, filled or not.
 MAX_STATIC_LENGTH = 512
 
-# Arguments of a step that stay the same objects from step to step.
+# Arguments that are the same objects in every step.
 CONSTANT_INPUTS = ("encoder_outputs", CACHE)
-# Settings of `generate()` with which transformers keeps what a step returns, or decodes by another loop than ours.
+# Options of `generate()` with which transformers keeps the outputs of each step, or uses a decoding loop of its own.
 KEPT_OUTPUTS = ("return_dict_in_generate", "output_attentions", "output_hidden_states", "low_memory", "is_assistant")
 SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH)
 
@@ -29,7 +29,7 @@ SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.
 def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: dict[str, Any], length: int) -> bool:
     """Whether steps of `generate()` should run over a static cache of `length` keys, as CUDA graphs need.
 
-    `options` are the generation configuration of the call, `inputs` its arguments of `forward`.
+    `options` is the generation config of the call, `inputs` are its arguments of `forward`.
     """
     return (
         can_capture(model)
@@ -44,14 +44,14 @@ def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: d
 
 
 def can_capture(model: Any) -> bool:
-    """Whether a step of `model` only launches kernels, on one GPU: no hook to call, no number to read on the host."""
-    # Looked up once: to find it takes transformers as long as all that is asked here.
+    """Whether a step of `model` only launches kernels, on one GPU: no hooks to call, no values to read on the host."""
+    # Looked up once: `model.device` takes as long as all checks here.
     config, device = model.config, model.device
     return (
         device.type == DEVICE_TYPE
-        # The mask of eager attention is made from numbers of the host.
+        # Eager attention builds its mask from values on the host.
         and config._attn_implementation == "sdpa"
-        # Learned positions check the length; an ensemble has none of its own.
+        # Learned positions check the length on the host; an ensemble has no positions of its own.
         and getattr(config, "position_embedding_type", None) == "sinusoidal"
         # Neither sharded nor quantized.
         and all(type(each) is nn.Parameter and each.device == device for each in model.parameters())
@@ -59,21 +59,21 @@ def can_capture(model: Any) -> bool:
     )
 
 
-# By the stream that replays them, the last graph and the stream it was recorded on: the next takes over their memory.
+# For each replaying stream, the last graph and the stream it was recorded on; the next graph reuses their memory.
 _LAST: dict[torch.cuda.Stream, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
 # CUDA records one graph at a time.
 _RECORDING = Lock()
 
 
 def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], None], Any]:
-    """Record the kernels that `step` launches on `device`; return what launches them, and the outputs it fills."""
-    # The device need not be the current one.
+    """Record the kernels that `step` launches on `device`; return their replay function and the outputs it fills."""
+    # `device` need not be the current one.
     with _RECORDING, torch.cuda.device(device):
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         last, stream = _LAST.get(current) or (None, torch.cuda.Stream())
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            # Other threads, such as a server's, may go on using the GPU.
+            # Other threads, such as a server's, may keep using the GPU.
             graph.capture_begin(pool=last.pool() if last else None, capture_error_mode="thread_local")
             try:
                 outputs = step()
@@ -87,8 +87,8 @@ def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], 
 class RecordedSteps:
     """A forward pass for decoding steps of equal shapes over one static cache.
 
-    The first step runs as it is, and loads what its kernels need; the second is recorded. Each step overwrites the
-    outputs of the one before.
+    The first step runs eagerly, which loads its kernels; the second is recorded. Each step overwrites the previous
+    outputs.
     """
 
     def __init__(self, model: nn.Module, device: torch.device):
@@ -107,8 +107,8 @@ class RecordedSteps:
         if self.replay is None:
             self._record(inputs)
         else:
-            for name, own in self.inputs.items():
-                own.copy_(inputs[name])
+            for name, static in self.inputs.items():
+                static.copy_(inputs[name])
         assert self.replay is not None
         self.replay()
         return self.outputs

@@ -1,4 +1,4 @@
-"""`generate()` with unchanged results in less time.
+"""Faster `generate()` with unchanged results.
 
 Shapes: B sentences, N = B * k rows of k beams, T target length.
 """
@@ -18,14 +18,14 @@ from .linear import decoding_products
 from .recorded_search import may_be_recorded, recorded_search
 from .static_search import StaticBeams, StaticGreedy
 
-# Inputs of a source, the same at every step and for all its beams.
+# Inputs of the source side, the same in all steps and for all beams of a sentence.
 SOURCE_INPUTS = ("encoder_outputs", "attention_mask")
 
 
 class FastGeneration(VanillaTransformerGenerationMixin):
     """Encodes a source once for all its beams, reorders only self-attention caches, and selects tokens in one pass."""
 
-    # Whether `forward` takes several rows of the target for one of the source.
+    # Whether `forward` accepts several target rows per source row.
     shares_sources = True
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -37,11 +37,11 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         return outputs
 
     def decoding_session(self) -> AbstractContextManager[None]:
-        """Return a context in which calls of `generate()` share what they find out about the model's weights."""
+        """Return a context in which calls of `generate()` share the routines chosen and weights packed for them."""
         return decoding_products(shared=True)
 
     def get_compiled_call(self, compile_config: Any) -> Any:
-        """Return the forward pass of steps over a static cache: CUDA graphs, or what `compile_config` asks for."""
+        """Return the forward pass for steps over a static cache: CUDA graphs, or compiled by `compile_config`."""
         if compile_config is None and can_capture(self):
             model: Any = self
             return RecordedSteps(model, model.device)
@@ -50,11 +50,11 @@ class FastGeneration(VanillaTransformerGenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, batch_size: int, length: int
     ) -> Any:
-        """Prepare the cache: on a GPU a static one, where steps can then be replayed as CUDA graphs."""
+        """Prepare the cache: a static one on a GPU if steps can be replayed as CUDA graphs."""
         if suits_static_cache(self, generation_config, mode, model_kwargs, length):
             generation_config.cache_implementation = "static"
         if generation_config.compile_config is None:
-            # Otherwise the cache is as long as any before, which spares only `torch.compile` another shape.
+            # Do not keep the length of the longest cache so far, which only saves `torch.compile` a new shape.
             self._previous_max_cache_length = -1
         base: Any = super()
         return base._prepare_cache_for_generation(generation_config, model_kwargs, mode, batch_size, length)
@@ -71,7 +71,7 @@ class FastGeneration(VanillaTransformerGenerationMixin):
     def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
         """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache.
 
-        Fewer rows than the cache has drop sentences.
+        If `beam_idx` has fewer rows than the cache, sentences are dropped.
         """
         own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
         cross: Any = getattr(past_key_values, "cross_attention_cache", None)
@@ -79,7 +79,7 @@ class FastGeneration(VanillaTransformerGenerationMixin):
             for layer in cross.layers:
                 layer.keys, layer.values = (select_rows(x, beam_idx, total) for x in (layer.keys, layer.values))
         if isinstance(own, StaticCache):
-            # In place: compiled steps expect it where it was.
+            # In place: compiled steps expect it at the same address.
             cached: Any
             for cached in own.layers:
                 for states in (cached.keys, cached.values):
@@ -97,16 +97,16 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Return the sequences (B * num_return_sequences, T) of transformers' beam search, equal scores aside.
+        """Return the sequences (B * num_return_sequences, T) of transformers' beam search, up to ties.
 
-        Each row's best log-probabilities are selected in one pass, where the base class copies, normalizes and adds to
-        all of them. Steps over a static cache are compiled where the base class compiles those of greedy search.
-        Sampling, reported scores and synchronized processes are left to the base class.
+        Each row's best log-probabilities are selected in one pass, while the base class copies, normalizes and adds to
+        all of them. Steps over a static cache are compiled if the base class would compile those of greedy search.
+        Sampling, returned scores and synchronized processes are left to the base class.
         """
         options: Any = generation_config
         if synced_gpus or options.do_sample or options.return_dict_in_generate or options.low_memory:
-            base, given = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options, synced_gpus)
-            return base._beam_search(*given, **model_kwargs)
+            base, args = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options, synced_gpus)
+            return base._beam_search(*args, **model_kwargs)
         if may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
             static = StaticBeams(input_ids, stopping_criteria, options)
             return recorded_search(self, static, input_ids, logits_processor, model_kwargs)
@@ -129,8 +129,8 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         if is_plain and may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
             state = StaticGreedy(input_ids, stopping_criteria, options)
             return recorded_search(self, state, input_ids, logits_processor, model_kwargs)
-        base, given = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options)
-        return base._sample(*given, synced_gpus, streamer, **model_kwargs)
+        base, args = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options)
+        return base._sample(*args, synced_gpus, streamer, **model_kwargs)
 
 
 def repeat_sources(cache: Any) -> None:

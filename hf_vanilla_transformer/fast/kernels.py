@@ -1,10 +1,10 @@
-"""Kernels of a GPU, in Triton, which PyTorch's wheels for CUDA on Linux carry.
+"""GPU kernels in Triton, which PyTorch's CUDA wheels for Linux include.
 
-The softmax of the loss takes two passes over each row of logits, where PyTorch's own operations take seven, some over
-float32 copies. Attention of a decoding step has one query per hypothesis and head. PyTorch's kernels are made for many
+The softmax of the loss makes two passes over each row of logits, PyTorch's own operations seven, some over float32
+copies. Attention of a decoding step has one query per hypothesis and head. PyTorch's kernels are designed for many
 queries: they read the keys of all positions, filled or not, and need those of a hypothesis in one row.
 
-Shapes: N rows or hypotheses, V target vocabulary, h heads, L most target tokens, d_k and d_v widths of a head.
+Shapes: N rows or hypotheses, V target vocabulary, h heads, L maximum target length, d_k key width, d_v value width.
 """
 
 import shutil
@@ -21,7 +21,7 @@ try:
 except ImportError:
     triton = None
 
-# Logits of the softmax, and keys of attention, that a program reads at a time.
+# Logits (softmax) and keys (attention) that a program reads at a time.
 SOFTMAX_BLOCK, KEYS_BLOCK = 4096, 32
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,15 +33,15 @@ def can_launch() -> bool:
 
 
 def suits(x: Tensor) -> bool:
-    """Whether kernels in Triton can run on tensors such as this one."""
+    """Whether the Triton kernels can run on tensors like `x`."""
     return x.is_cuda and x.dtype in DTYPES and can_launch()
 
 
 def replace_by_gradients(logits: Tensor, labels: Tensor, eps: float, differentiate: bool) -> Tensor:
     """Return the label-smoothed cross-entropy of each row (N), without the uniform part of the target.
 
-    Contiguous logits (N, V) are replaced by their gradients, softmax(logits) - (1 - eps) one-hot, if `differentiate`.
-    A row with a negative label has no loss and gradients of 0.
+    If `differentiate`, contiguous logits (N, V) are replaced in place with their gradients, softmax(logits) - (1 -
+    eps) one-hot. A row with a negative label has a loss and gradients of 0.
     """
     losses = torch.empty_like(labels, dtype=torch.float32)
     if len(logits):
@@ -64,9 +64,9 @@ def attend(
 ) -> Tensor:
     """Store the keys and values of a step, and attend from its queries to all so far.
 
-    The step's key (N, h, 1, d_k) and value (N, h, 1, d_v) become number `length`, a tensor (), of all keys (N, h, L,
-    d_k) and values (N, h, L, d_v). `rows` (N, L) says whose each hypothesis has at each position; None: its own.
-    Returns softmax(query keys^T * scaling) values, (N, 1, h, d_v).
+    The step's `key` (N, h, 1, d_k) and `value` (N, h, 1, d_v) are stored at position `length`, a tensor (), of `keys`
+    (N, h, L, d_k) and `values` (N, h, L, d_v). `rows` (N, L) is the row that holds those of each hypothesis at each
+    position; None means its own row. Returns softmax(query keys^T * scaling) values, (N, 1, h, d_v).
     """
     count, heads, longest, width = keys.shape
     value_width = values.shape[3]
@@ -137,8 +137,8 @@ if triton is not None:
             k = tl.load(keys + places[:, None] * K + k_columns, mask=seen[:, None] & in_k, other=0.0).to(tl.float32)
             scores = tl.where(seen, tl.sum(k * q[None, :], 1), -float("inf"))
             before, highest = highest, tl.maximum(highest, tl.max(scores))
-            weights, kept = tl.exp(scores - highest), tl.exp(before - highest)
+            weights, rescale = tl.exp(scores - highest), tl.exp(before - highest)
             v = tl.load(values + places[:, None] * V + v_columns, mask=seen[:, None] & in_v, other=0.0).to(tl.float32)
-            mean = mean * kept + tl.sum(weights[:, None] * v, 0)
-            total = total * kept + tl.sum(weights)
+            mean = mean * rescale + tl.sum(weights[:, None] * v, 0)
+            total = total * rescale + tl.sum(weights)
         tl.store(out + place * V + v_columns, (mean / total).to(out.dtype.element_ty), mask=in_v)

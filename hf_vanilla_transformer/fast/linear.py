@@ -1,7 +1,7 @@
-"""Linear layers by the CPU routine that is fastest on this processor, with unchanged results.
+"""Linear layers with the fastest CPU routine for this processor.
 
-The standard routine runs on accelerators, under compilation, export or tracing, for tensors that are more than data
-(sharded, quantized, wrapped), and for layers that are more than their weights.
+The standard routine runs on accelerators, under compilation, export or tracing, for tensor subclasses (sharded,
+quantized, wrapped), and for layers with adapters or hooks.
 
 Shapes: N rows, K inputs, M outputs.
 """
@@ -23,7 +23,7 @@ from .routines import Routine, this_processor
 
 PRODUCTS = this_processor().products
 
-# Packing a weight costs as much as it saves in some products.
+# Packing a weight costs as much as it saves in several products.
 USES_BEFORE_PACKING = 4
 
 
@@ -50,14 +50,14 @@ def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
         return layer(x)
     if (products := _decoding_products.get()) is not None:
         return products(layer, x)
-    # A tracer would record a comparison of sizes.
+    # A tracer would record comparisons of sizes.
     if torch._C._get_tracing_state() or not is_bare_linear(layer):
         return layer(x)
     return multiply(x, layer.weight, layer.bias)
 
 
 def operands(layer: nn.Linear, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return `x`, weight and bias in the dtype in which `layer(x)` would multiply them."""
+    """Return `x`, weight and bias in the dtype that `layer(x)` would compute in."""
     dtype = torch.get_autocast_dtype(x.device.type) if autocast_enabled(x) else layer.weight.dtype
     return x.to(dtype), layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype)
 
@@ -79,7 +79,7 @@ def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 
 def _routine(x: Tensor, weight: Tensor, may_pack: bool = False) -> Routine:
-    """Return what the rules of this processor choose for `x` (..., K) and `weight` (M, K)."""
+    """Return the routine that this processor's rules choose for `x` (..., K) and `weight` (M, K)."""
     if (dtype := x.dtype) not in PRODUCTS or weight.dtype != dtype or not (size := x.numel()):
         return Routine.DEFAULT
     rows, numbers = size // x.shape[-1], weight.numel()
@@ -100,14 +100,14 @@ Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class DecodingProducts:
-    """Products of many decoding steps: routines are chosen once for each layer and shape of its input.
+    """Linear layers over many decoding steps: the routine is chosen once per layer and input shape.
 
-    Weights that are used again and again with few rows are packed, until they change.
+    Weights that are used repeatedly with few rows are packed until they change.
     """
 
     def __init__(self, is_shared: bool = False) -> None:
         self.is_shared = is_shared
-        # Whether nothing in this forward pass calls for the standard routine.
+        # Whether nothing in this forward pass requires the standard routine.
         self.is_plain = False
         self._chosen: dict[nn.Module, tuple[torch.Size | None, torch.dtype | None, Apply]] = {}
         # Weights and how often they were used unpacked.
@@ -125,14 +125,14 @@ class DecodingProducts:
                 return layer(x)
             apply = self._choose(layer, x)
             self._chosen[layer] = (x.shape, x.dtype, apply)
-        # Looked up for each use: offloading replaces them.
+        # Looked up on each use: offloading replaces them.
         parameters = layer._parameters
         return apply(x, parameters["weight"], parameters["bias"])  # type: ignore[arg-type]  # a linear layer has one
 
     def clear(self) -> None:
         """Free the packed weights."""
-        for kept in (self._chosen, self._uses, self._packed):
-            kept.clear()
+        for cache in (self._chosen, self._uses, self._packed):
+            cache.clear()
 
     def _choose(self, layer: nn.Linear, x: Tensor) -> Apply:
         if type(layer.weight) not in DENSE_TYPES or not is_plain_cpu(x, layer.weight):
@@ -163,7 +163,7 @@ _decoding_products: ContextVar[DecodingProducts | None] = ContextVar("decoding_p
 
 @contextmanager
 def decoding_products(shared: bool = False) -> Iterator[None]:
-    """Let `apply_linear` choose once for many decoding steps, of all calls of `generate()` inside if `shared`."""
+    """Let `apply_linear` choose routines once for many decoding steps; if `shared`, for all calls of `generate()`."""
     outer = _decoding_products.get()
     if outer is not None and outer.is_shared:
         yield
@@ -178,7 +178,7 @@ def decoding_products(shared: bool = False) -> Iterator[None]:
 
 
 def begin_forward_pass(x: Tensor) -> None:
-    """Find out once for all products of a forward pass that starts from `x` whether they may be fast."""
+    """Check once, for all products of a forward pass that starts from `x`, whether fast routines apply."""
     if not torch.compiler.is_compiling() and (products := _decoding_products.get()) is not None:
         products.is_plain = (
             _is_standard()
@@ -190,7 +190,7 @@ def begin_forward_pass(x: Tensor) -> None:
 
 # oneDNN
 
-# Without PyTorch's Python around it.
+# The op without PyTorch's Python wrapper.
 _ONEDNN: Any = torch.ops.mkldnn._linear_pointwise.default._op if torch.backends.mkldnn.is_available() else None
 
 
@@ -199,7 +199,7 @@ def _onednn_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    # oneDNN is slow where neither the matrix nor its transpose is contiguous.
+    # oneDNN is slow if neither the matrix nor its transpose is contiguous.
     if not (weight.is_contiguous() or weight.T.is_contiguous()):
         weight = weight.contiguous()
     return _onednn_product(x, weight, bias)
@@ -222,7 +222,7 @@ class _OneDNNLinear(torch.autograd.Function):
         d_bias = grads.sum(0) if needs_bias else None
         if not needs_weight:
             return d_x, None, d_bias
-        # oneDNN is faster where the result has fewer rows than columns.
+        # oneDNN is faster if the result has fewer rows than columns.
         is_wide = weight.shape[0] <= weight.shape[1]
         d_weight = product(grads.T, rows.T, None) if is_wide else product(rows.T, grads.T, None).T
         return d_x, d_weight, d_bias

@@ -1,4 +1,4 @@
-"""The tokenizer of a model that translates between many languages.
+"""Tokenizer of multilingual translation models.
 
 tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(tokenizer, [("en", "de"), ("de", "en"), ("en", "es")])
 tokenizer.src_lang, tokenizer.tgt_lang = "en", "de"
@@ -14,28 +14,28 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer, shared_settings
 
-# Languages whose tokens stand before each side. The target's before the source needs no change of the decoder (Johnson
-# et al. 2017), and translates directions without training data best (Wu et al. 2021).
+# Languages whose tokens are prepended to each side. The target language before the source needs no change to the
+# decoder (Johnson et al. 2017) and is best for zero-shot directions (Wu et al. 2021).
 SOURCE_TAGS = ("tgt_lang",)
 TARGET_TAGS: tuple[str, ...] = ()
 
 
 class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer):
-    """Tokenizer with one vocabulary for many languages, used as those of M2M100 and NLLB.
+    """Tokenizer with one vocabulary for many languages, with the interface of M2M100's and NLLB's.
 
-    Sources begin with the token of the language to translate to, `__de__` for `tgt_lang` "de". A text that spells such
-    a token is tokenized like any other. Where neither the package nor its code is at hand, the same files load as a
-    `PreTrainedTokenizerFast` for the languages that were current when they were saved.
+    Sources begin with the token of the target language, `__de__` for `tgt_lang` "de". Text that contains such a token
+    is tokenized like any other. Without this package and its code, the same files load as a `PreTrainedTokenizerFast`
+    for the languages that were current when they were saved.
 
     Args:
         directions: Source and target language of each direction that the model is trained for.
         src_lang: Current source language; by default that of the first direction.
-        tgt_lang: Current target language, likewise.
+        tgt_lang: Current target language; by default that of the first direction.
         **kwargs: Arguments of `PreTrainedTokenizerFast`.
 
     Raises:
-        ValueError: There is no direction, a current language is none of them, or the vocabulary has a word that is
-            spelled like a language token.
+        ValueError: `directions` is empty or malformed, a current language is not among them, or the vocabulary
+            already contains a language token.
     """
 
     def __init__(
@@ -51,31 +51,31 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
         first_source, first_target = self._directions[0]
         self._src_lang, self._tgt_lang = src_lang or first_source, tgt_lang or first_target
         languages = {"directions": self._directions, "src_lang": self._src_lang, "tgt_lang": self._tgt_lang}
-        # Names code of the folder it was read from; saving with code writes a new one.
+        # Refers to code in the folder it was loaded from; saving with code writes a new one.
         kwargs.pop("auto_map", None)
-        # Otherwise a text could name another target.
+        # Otherwise a text could set another target language.
         super().__init__(**kwargs | languages | {"split_special_tokens": True})
         for token in self._lang_tokens.values():
             if self.backend_tokenizer.model.token_to_id(token) is not None:
-                raise ValueError(f"the vocabulary has the word {token}; train it on texts without it")
+                raise ValueError(f"the vocabulary already contains {token}; train it on texts without this word")
         self.add_tokens(list(self._lang_tokens.values()), special_tokens=True)
         self.src_lang, self.tgt_lang = self._src_lang, self._tgt_lang
 
     @classmethod
     def from_shared(cls, tokenizer: PreTrainedTokenizerFast, directions: Iterable[Sequence[str]]) -> Self:
-        """Add languages to a tokenizer, at the end of its vocabulary.
+        """Copy a tokenizer and append language tokens to the vocabulary.
 
         Args:
             tokenizer: Tokenizer with one vocabulary for both sides, multilingual or not; it stays unchanged.
             directions: Source and target language of each direction, in addition to those of the tokenizer.
 
         Raises:
-            ValueError: The tokenizer has a vocabulary for each side, or as the constructor.
+            ValueError: The tokenizer has a vocabulary for each side, or as for the constructor.
         """
         if hasattr(tokenizer, "target_tokenizer"):
             raise ValueError(
-                "the tokenizer has a vocabulary for each side, and several languages need one for all; train one on "
-                "the texts of all"
+                "the tokenizer has a vocabulary for each side, but multilingual models need a shared one; train it on "
+                "texts of all languages"
             )
         known = getattr(tokenizer, "directions", [])
         current = {name: getattr(tokenizer, name) for name in ("src_lang", "tgt_lang")} if known else {}
@@ -88,7 +88,7 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Leave tokenizer.json to the constructor, as for a class without its own (called by `from_pretrained`)."""
+        """Let the constructor read tokenizer.json without conversion; called by `from_pretrained`."""
         return super().convert_to_native_format(trust_remote_code=True, **kwargs)
 
     @property
@@ -109,7 +109,7 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
     def get_lang_token(self, lang: str) -> str:
         """Return the token of a language."""
         if lang not in self._lang_tokens:
-            raise ValueError(f"there is no language {lang!r}; the model's are {', '.join(self._lang_tokens)}")
+            raise ValueError(f"there is no language {lang!r}; the languages are {', '.join(self._lang_tokens)}")
         return self._lang_tokens[lang]
 
     def get_lang_id(self, lang: str) -> int:
@@ -139,7 +139,7 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
         self._switch_to_input_mode()
 
     def tag_ids(self, src_lang: str, tgt_lang: str) -> list[int]:
-        """Return the ids that a source begins with; replacing them changes the direction of one that is encoded."""
+        """Return the ids at the start of a source; replacing them changes the direction of an encoded source."""
         languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         return [self.get_lang_id(languages[tag]) for tag in SOURCE_TAGS]
 
@@ -148,7 +148,7 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
         try:
             return super().__call__(*args, **kwargs)
         finally:
-            # After an error, too.
+            # Also after an error.
             self._switch_to_input_mode()
 
     def _build_translation_inputs(
@@ -163,7 +163,7 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
         return self(raw_inputs, return_tensors=return_tensors, **kwargs)
 
     def _added_special_tokens(self) -> list[str]:
-        # Language tokens are special to the backend, too, which never finds them in texts.
+        # Language tokens are special in the backend, too, which never matches them in text.
         languages = self._lang_tokens.values()
         return [token for token in super()._added_special_tokens() if token not in languages]
 
@@ -191,10 +191,10 @@ def _checked_directions(directions: Iterable[Sequence[str]]) -> list[tuple[str, 
     checked: dict[tuple[str, str], None] = {}
     for pair in directions:
         if len(pair) != 2 or not all(isinstance(code, str) and code.split() == [code] for code in pair):
-            raise ValueError(f"`directions` has {pair!r}; give two language codes, such as ('en', 'de')")
+            raise ValueError(f"`directions` has {pair!r}; pass two language codes, such as ('en', 'de')")
         checked[pair[0], pair[1]] = None
     if not checked:
-        raise ValueError("`directions` is empty; give the source and target language of at least one")
+        raise ValueError("`directions` is empty; pass the source and target language of at least one")
     return list(checked)
 
 

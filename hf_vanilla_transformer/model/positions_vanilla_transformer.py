@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 
-# Longer sequences are rare; a configuration may say any number.
+# Upper limit of the cache: `max_position_embeddings` may be any number, but longer sequences are rare.
 MAX_CACHED = 2**17
 
 
@@ -19,7 +19,7 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
     """Return the sinusoidal encodings (..., d) of integer `positions` (...). Section 3.5.
 
     `PE[pos, 2i] = sin(pos / 10000 ** (2i / d))` and `PE[pos, 2i + 1]` is the cosine of the same angle; the
-    "concatenated" layout puts all sines before all cosines. Angles are float64 where the device has it: at position
+    "concatenated" layout puts all sines before all cosines. Angles are float64 if the device supports it: at position
     1,000 a float32 angle is already off by 3e-5.
     """
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
@@ -31,7 +31,7 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
 
 
 class VanillaTransformerSinusoidalPositions(nn.Module):
-    """Sinusoidal encodings, computed beyond `max_position_embeddings` or `MAX_CACHED`, cached before. Section 3.5."""
+    """Sinusoidal encodings, cached up to `max_position_embeddings` or `MAX_CACHED`. Section 3.5."""
 
     weight: Tensor
 
@@ -42,7 +42,7 @@ class VanillaTransformerSinusoidalPositions(nn.Module):
         self.register_buffer("weight", self.compute_weight(), persistent=False)
 
     def compute_weight(self) -> Tensor:
-        """Return the cached encodings (max_position_embeddings, d)."""
+        """Return the encodings to cache, (num_cached, d)."""
         return sinusoids(torch.arange(self.num_cached), self.d_model, self.layout)
 
     def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
@@ -71,7 +71,7 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
         Raises:
             ValueError: The positions exceed `max_position_embeddings`.
         """
-        # A compiled graph cannot raise on a length that it does not know.
+        # A compiled graph cannot raise an error that depends on a dynamic length.
         if not torch.compiler.is_compiling() and past + length > self.num_embeddings:
             raise ValueError(
                 f"the sequence has {past + length} tokens, but the learned positions end at "

@@ -1,4 +1,4 @@
-"""The base class of the models: initial weights, tied weights, vocabulary sizes, and checks before saving."""
+"""Base class of the models: weight initialization, weight tying, vocabulary resizing, and checks before saving."""
 
 import copy
 import os
@@ -16,18 +16,18 @@ from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .hub_code_vanilla_transformer import HubCodeMixin
 from .positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 
-# Called with each model that has been built: the installed package makes it fast, code from the Hub leaves it plain.
+# Called with each newly built model: the installed package accelerates it, code from the Hub leaves it plain.
 POST_INIT_HOOKS: list[Callable[[nn.Module], Any]] = []
 
 
 def run_post_init_hooks(model: nn.Module) -> None:
-    """Call `POST_INIT_HOOKS`."""
+    """Call `POST_INIT_HOOKS` with a model."""
     for hook in POST_INIT_HOOKS:
         hook(model)
 
 
 class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
-    """Base class of all models: loading, saving and initial weights."""
+    """Base class of all models: loading, saving and weight initialization."""
 
     config_class = VanillaTransformerConfig
     base_model_prefix = "model"
@@ -45,7 +45,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         super().__init__(config, *args, **kwargs)
-        # Fields may have been set since the configuration was built.
+        # Fields may have changed since the configuration was built.
         self.config.validate()
 
     def post_init(self) -> None:
@@ -69,7 +69,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         """Check that the configuration describes the model, then save; takes the arguments of the base class.
 
         Raises:
-            ValueError: A field is impossible, or was changed after the model was built, so that another model would
+            ValueError: A field is invalid, or was changed after the model was built, so that another model would
                 load.
         """
         self.config.validate()
@@ -77,7 +77,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     def _check_config_describes_model(self, state_dict: dict[str, Any] | None) -> None:
-        # Quantized and tensor-parallel weights have other shapes in memory than in files.
+        # Quantized and tensor-parallel weights have different shapes in memory and in files.
         if getattr(self, "hf_quantizer", None) is not None or self.tp_size is not None:
             return
         # A user's subclass may take other arguments and add weights.
@@ -89,8 +89,8 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         for name, module in described.named_modules():
             if name in modules and (field := _changed_field(name, modules[name], module)):
                 raise ValueError(
-                    f"{name} was built with another `{field}` than the configuration has now; set its fields before "
-                    "the model is built."
+                    f"{name} was built with another `{field}` than the configuration has now; set fields before "
+                    "building the model."
                 )
 
     def _check_shapes(self, described: dict[str, nn.Parameter], state_dict: dict[str, Any] | None) -> None:
@@ -101,21 +101,21 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
             if weight.shape != expected.shape and weight.numel():
                 raise ValueError(
                     f"{name} has shape {tuple(weight.shape)}, but the configuration describes "
-                    f"{tuple(expected.shape)}; set its fields before the model is built, or use "
+                    f"{tuple(expected.shape)}; set fields before building the model, or use "
                     "`resize_token_embeddings` for the vocabulary."
                 )
-        # A wrapped model has other weights as well.
+        # A wrapped model has additional weights.
         if weights.keys() < described.keys():
             raise ValueError(
                 f"the configuration describes {min(described.keys() - weights.keys())}, which the model does not "
-                "have; set the fields before the model is built."
+                "have; set fields before building the model."
             )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize matrices Xavier-uniform, and embeddings so that section 3.4 scales them to unit variance."""
+        """Initialize matrices Xavier-uniform, and embeddings to unit variance after the scaling of section 3.4."""
         if isinstance(module, VanillaTransformerSinusoidalPositions):
-            # Not saved, and uninitialized after `from_pretrained`.
+            # Not saved, hence uninitialized after `from_pretrained`.
             init.copy_(module.weight, module.compute_weight())
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
@@ -160,7 +160,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         return embeddings
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
-        """Tie weights; after loading, initialize untied weights that the checkpoint stored tied from their source."""
+        """Tie weights; after loading, copy weights that only the checkpoint ties from their source."""
         super().tie_weights(missing_keys, recompute_mapping)
         for name, source_name in self._tieable_weights_keys.items():
             if missing_keys and name in missing_keys and source_name not in missing_keys:
@@ -171,7 +171,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
                     missing_keys.discard(name)
 
 
-# Module attributes set by fields that do not affect the shapes of weights.
+# Module attributes set by fields that do not affect weight shapes.
 _FIELDS_WITHOUT_WEIGHTS = {
     "activation_fn": "activation_function",
     "eps": "layer_norm_eps",
@@ -180,12 +180,12 @@ _FIELDS_WITHOUT_WEIGHTS = {
     "layout": "sinusoidal_layout",
     "is_pre_norm": "norm_position",
 }
-# Fields that leave out norms of these names; `norm_position` leaves out all within layers.
+# Fields that disable norms of these names; `norm_position` disables those within layers.
 _NORM_FIELDS = {"layernorm_embedding": "embedding_layer_norm", "layer_norm": "final_layer_norm"}
 
 
 def _changed_field(name: str, module: nn.Module, described: nn.Module) -> str | None:
-    """Return the first such field in which two modules of one name differ."""
+    """Return the first of these fields in which a module differs from the described one."""
     if type(module) is nn.LayerNorm and type(described) is nn.Identity:
         return _NORM_FIELDS.get(name.rpartition(".")[2], "norm_position")
     if type(module) is type(described):

@@ -1,11 +1,11 @@
-"""Tokenizers with one vocabulary for both sides, or one for the source and another for the target.
+"""Tokenizers with a shared vocabulary, or with separate source and target vocabularies.
 
     tokenizer = VanillaTransformerTokenizer.from_pair(source_tokenizer, target_tokenizer)
     tokenizer(source_texts, text_target=target_texts)  # input_ids, attention_mask, labels
     tokenizer.batch_decode(model.generate(...), skip_special_tokens=True)
 
-Vocabularies start with `<pad>` (id 0), `<s>` (1), `</s>` (2) and `<unk>` (3). Texts of both sides end in `</s>` and
-start with no special token: the model itself prepends `<s>` to the labels.
+Vocabularies start with `<pad>` (id 0), `<s>` (1), `</s>` (2) and `<unk>` (3). Texts of both sides end with `</s>` and
+have no start token: the model itself prepends `<s>` to the labels.
 """
 
 import copy
@@ -18,8 +18,8 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .hub_code_vanilla_transformer import HubCodeMixin
 
-# The tokenizer.json of two vocabularies. Every loader reads this file: one without the class fails with this "version"
-# in its error, instead of using the source vocabulary for both sides.
+# The tokenizer.json of separate vocabularies. Every loader reads this file: without the class, it fails with an error
+# that quotes this "version", instead of using the source vocabulary for both sides.
 PLACEHOLDER_TOKENIZER_JSON = json.dumps(
     {
         "version": "VanillaTransformerTokenizer: its vocabularies are source_tokenizer.json and "
@@ -35,14 +35,13 @@ SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>",
 class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     """Tokenizer with one vocabulary, for both sides or for one of a pair.
 
-    With `split_special_tokens`, a text that spells the padding, begin, end or unknown token is tokenized like any
-    other, while tokens that were added, special or not, are found wherever they stand. Where neither the package nor
-    its code is at hand, the same files load as a `PreTrainedTokenizerFast`, which keeps added special tokens in
-    decoded texts.
+    With `split_special_tokens`, text that contains the padding, begin, end or unknown token is tokenized like any
+    other, while added tokens, special or not, are still matched. Without this package and its code, the same files
+    load as a `PreTrainedTokenizerFast`, which keeps added special tokens in decoded texts.
     """
 
     def _added_special_tokens(self) -> list[str]:
-        """Return the special tokens that are found in texts, which the backend takes for others."""
+        """Return the special tokens that are matched in text, which are ordinary tokens to the backend."""
         own = {self.special_tokens_map.get(role) for role in SPECIAL_TOKENS}
         return [token for token in self.all_special_tokens if token not in own]
 
@@ -73,22 +72,22 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
 
 
 class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
-    """Tokenizer with one vocabulary for the source and another for the target.
+    """Tokenizer with separate source and target vocabularies.
 
-    Encoding uses the source vocabulary, or the target's for `text_target`. Decoding uses the target vocabulary, which
-    generated ids belong to: `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string`.
-    Everything else (`encode`, `tokenize`, `get_vocab`, `convert_tokens_to_ids`, `vocab_size`, `len`) concerns the
-    source. For the opposite side use `source_tokenizer` and `target_tokenizer`, or
+    Encoding uses the source vocabulary, or the target's for `text_target`. Decoding (`decode`, `batch_decode`,
+    `convert_ids_to_tokens` and `convert_tokens_to_string`) uses the target vocabulary, which generated ids belong to.
+    Everything else (`encode`, `tokenize`, `get_vocab`, `convert_tokens_to_ids`, `vocab_size`, `len`) uses the source
+    vocabulary. For the other side use `source_tokenizer` and `target_tokenizer`, or
     `decode(..., use_source_tokenizer=True)`.
 
     A model needs `len(tokenizer)` as its `vocab_size` and `target_vocab_size` as its `decoder_vocab_size`.
 
     Settings such as `padding_side`, `truncation_side` and `model_max_length` apply to both sides. `add_tokens` and
     `add_special_tokens` extend both vocabularies and return the number of tokens added to the source; both kinds are
-    found in texts. The padding, begin, end and unknown tokens always have the same ids on both sides.
+    matched in text. The padding, begin, end and unknown tokens always have the same ids on both sides.
 
-    A saved folder contains `source_tokenizer.json`, `target_tokenizer.json`, and a `tokenizer.json` with which any
-    other loader fails, naming this class.
+    A saved folder contains `source_tokenizer.json`, `target_tokenizer.json`, and a `tokenizer.json` that makes any
+    other loader fail with an error naming this class.
 
     Args:
         target_tokenizer_object: Backend of the target side (the `backend_tokenizer` of a fast tokenizer).
@@ -97,7 +96,8 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
             for both (special tokens, `padding_side`, ...).
 
     Raises:
-        ValueError: There is no target vocabulary, its file cannot be read, or the ids of a special token differ.
+        ValueError: There is no target vocabulary, its file cannot be read, or the ids of a special token differ
+            between the sides.
     """
 
     vocab_files_names = {
@@ -110,7 +110,7 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         target = (kwargs.pop("target_tokenizer_object", None), kwargs.pop("target_tokenizer_file", None))
         # Before the base class, which may add special tokens to both vocabularies.
         self._target_backend = _load_backend(*target)
-        # Names code of the folder it was read from; saving with code writes a new one.
+        # Refers to code in the folder it was loaded from; saving with code writes a new one.
         kwargs.pop("auto_map", None)
         super().__init__(**kwargs)
         self._check_special_ids()
@@ -150,7 +150,7 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         for field, file_name in cls.vocab_files_names.items():
             if kwargs.get(field.removeprefix("source_")) is None:
                 raise FileNotFoundError(
-                    f"{kwargs.get('name_or_path')} holds no {file_name}, and {cls.__name__} needs a vocabulary per "
+                    f"{kwargs.get('name_or_path')} holds no {file_name}, but {cls.__name__} needs a vocabulary per "
                     "side; save the tokenizer again, or load a single vocabulary with PreTrainedTokenizerFast"
                 )
         return kwargs
@@ -188,8 +188,8 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
             text_pair: Second source text, or a batch; `</s>` follows each of the two.
             text_target: A target text or a batch.
             text_pair_target: Second target text, or a batch.
-            max_length: Length to truncate texts of either side to, in tokens with `</s>`.
-            max_target_length: Likewise for the target alone.
+            max_length: Length to truncate texts of both sides to, in tokens including `</s>`.
+            max_target_length: The same for the target only.
             **kwargs: Arguments of any tokenizer: `padding`, `truncation`, `return_tensors`, ...
 
         Returns:
@@ -290,38 +290,39 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
 
 
 def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """Return the settings of a tokenizer that one made from it keeps."""
+    """Return the settings of a tokenizer that one derived from it inherits."""
     names = ("model_max_length", "padding_side", "truncation_side", "split_special_tokens")
-    kept = {
+    settings = {
         name: getattr(tokenizer, name) for name in (*names, "clean_up_tokenization_spaces", "extra_special_tokens")
     }
     # Explicit, so that a side saved by itself has no token_type_ids either.
-    return kept | {"model_input_names": VanillaTransformerTokenizer.model_input_names} | tokenizer.special_tokens_map
+    settings["model_input_names"] = VanillaTransformerTokenizer.model_input_names
+    return settings | tokenizer.special_tokens_map
 
 
 def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> AddedToken:
-    """Return an added token that a backend which splits special tokens finds anywhere in a text.
+    """Return an added token that a backend which splits special tokens matches anywhere in text.
 
-    It splits those that it knows as special. It looks for normalized tokens in normalized text, and a normalizer that
-    begins every text with a blank, as that of unigram, hides them there; the blank of the text after them then makes
-    two, and is left to the token.
+    The backend must not know it as special. Normalized tokens are matched in normalized text, where a normalizer that
+    prepends a space to every text, such as unigram's, hides them; the token is then matched before normalization, and
+    includes the space after it, which would otherwise be doubled.
     """
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
-    begins_texts = not normalize("ab").endswith(normalize("b"))
-    given = token if isinstance(token, AddedToken) else AddedToken(token, normalized=not is_special)
+    prepends_space = not normalize("ab").endswith(normalize("b"))
+    added = token if isinstance(token, AddedToken) else AddedToken(token, normalized=not is_special)
     return AddedToken(
-        given.content,
-        single_word=given.single_word,
-        lstrip=given.lstrip,
-        rstrip=given.rstrip or begins_texts,
-        normalized=given.normalized and not begins_texts,
+        added.content,
+        single_word=added.single_word,
+        lstrip=added.lstrip,
+        rstrip=added.rstrip or prepends_space,
+        normalized=added.normalized and not prepends_space,
     )
 
 
 def source_vocabulary_file(
     file: str | os.PathLike[str] | None, earlier: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
-    """Return the file of a pair's source vocabulary, called tokenizer.json by earlier releases, or None.
+    """Return the source vocabulary file of a pair, which earlier releases named tokenizer.json, or None.
 
     Args:
         file: The source_tokenizer.json of the folder, if any.

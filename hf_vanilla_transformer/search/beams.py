@@ -27,19 +27,19 @@ from .row_limits import ForcedEnd, RowLimits
 # Score of a masked beam; finite, so sums never become NaN.
 MASKED_SCORE = -1e9
 
-# Log-probabilities computed at a time on a CPU: they fit its cache.
+# Log-probabilities per chunk on a CPU; they fit its cache.
 CHUNK_ELEMENTS = 2**20
-# Elements of a row whose maximum decides whether they are searched.
+# Elements per block of `blockwise_topk`.
 BLOCK_SIZE = 128
 
-# Part of the sentences that may be final and still be decoded.
+# Fraction of the batch that may be final sentences before they are dropped.
 MAX_FINAL = 0.25
-# What `Beams` has for each sentence that is decoded, and of these what it has found.
+# Attributes of `Beams` with a row per active sentence; those in `FOUND` are results.
 FOUND = ("finished", "finished_scores", "finished_lengths")
 PER_SENTENCE = (*FOUND, "is_finished", "running", "running_scores", "can_improve", "sentences")
-# Arguments of `generate()` and of a step that have a row for each sentence or hypothesis.
+# Arguments of `generate()` and of a step with a row per sentence or hypothesis.
 ROW_INPUTS = ("attention_mask", "decoder_attention_mask")
-# Processors and criteria that judge each row by itself.
+# Processors and criteria that treat each row independently.
 ROW_WISE = (
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
@@ -58,7 +58,7 @@ ROW_WISE = (
 class Beams:
     """The k running hypotheses of each of B sentences, and its best finished ones.
 
-    Continuing, finishing and stopping follow transformers, so that its settings mean the same.
+    Hypotheses are extended, finished and stopped as in transformers, so that its options have the same meaning.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Beams:
     ):
         """Start from prefixes (N, T) that are equal for the beams of a sentence.
 
-        `num_finished` is the number of finished hypotheses to find, at most k, by default k; `room` that of the tokens
-        to make room for, by default `max_length`.
+        `num_finished` is the number of finished hypotheses to find, at most and by default k; `room` is the number of
+        tokens to allocate, by default `max_length`.
         """
         self.stopping_criteria, self.options = stopping_criteria, options
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
@@ -95,21 +95,21 @@ class Beams:
         self.finished_lengths = torch.full_like(self.is_finished, self.length, dtype=torch.long)
         self.can_improve = torch.ones_like(self.is_finished[:, :1])
         self.is_done = False
-        # Those that are decoded, and what was found for all of them.
+        # Active sentences, and results of all sentences.
         self.sentences = torch.arange(sentences, device=input_ids.device)
         self.found = {name: getattr(self, name).clone() for name in FOUND}
         self.drops_final, self.num_final = False, 0
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
-        """Extend the hypotheses (N, T) by one token each, given its logits (N, V).
+        """Extend the hypotheses (N, T) by one token each, given logits (N, V).
 
-        Returns the row whose cache each hypothesis continues (N); fewer rows if sentences are dropped.
+        Returns the cache row (N) that each hypothesis continues; fewer rows if sentences are dropped.
         """
         scores, beams, tokens = self.candidates(logits, logits_processor, input_ids)
         sequences = gather_candidates(self.running, beams)
         ends = self._append(sequences, tokens)
         self._collect_finished(sequences, scores, ends)
-        # The first ones that go on.
+        # The first k candidates that do not end.
         order = torch.arange(self.num_candidates, device=beams.device)
         best = (order + ends * self.num_candidates).topk(self.num_beams, largest=False).indices
         self.running_scores = gather_candidates(scores + ends * MASKED_SCORE, best)
@@ -122,7 +122,7 @@ class Beams:
         return rows.flatten()
 
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, beams and tokens of the continuations that matter, (B, c) each, in the order to prefer."""
+        """Return scores, beams and tokens of the best candidates, (B, c) each, best first."""
         log_probs, tokens = self._top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
         sentences, each = self.running.shape[0], tokens.shape[1]
         scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, each)
@@ -152,33 +152,33 @@ class Beams:
             found[self.sentences] = getattr(self, name)
 
     def _append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
-        """Write the next token (B, c) of each candidate (B, c, T) in place; return which of them end (B, c)."""
+        """Write the next token (B, c) of each candidate (B, c, T) in place; return which candidates end (B, c)."""
         sequences[..., self.length] = tokens
         self.length += 1
         return self.stopping_criteria(sequences[..., : self.length].flatten(0, 1), None).view(tokens.shape)
 
     def _closed(self) -> Tensor:
-        """Return whether each sentence (B, 1) takes no more finished hypotheses."""
+        """Return which sentences (B, 1) accept no more finished hypotheses."""
         closed = ~self.can_improve
         return closed | self.is_finished.all(1, keepdim=True) if self.options.early_stopping is True else closed
 
     def _drop_final(self, rows: Tensor) -> Tensor:
-        """Drop the sentences that have found all they can, if they are many; return the rows (B, k) of the others."""
+        """Drop final sentences if there are many; return the rows (B, k) of the others."""
         if self.num_final <= MAX_FINAL * len(rows):
             return rows
         self._store()
-        kept = ~self._final()
+        active = ~self._final()
         for name in PER_SENTENCE:
-            setattr(self, name, getattr(self, name)[kept])
-        self.row_limits.keep(kept)
-        return rows[kept]
+            setattr(self, name, getattr(self, name)[active])
+        self.row_limits.keep(active)
+        return rows[active]
 
     def _final(self) -> Tensor:
-        """Return whether each sentence (B) has found all it can."""
+        """Return which sentences (B) are final: their results cannot change."""
         return (self._closed() & self.is_finished.all(1, keepdim=True)).squeeze(1)
 
     def _collect_finished(self, sequences: Tensor, scores: Tensor, ends: Tensor) -> None:
-        """Keep the best of the finished hypotheses and the candidates that end now, where `ends` (B, c) is true."""
+        """Keep the best of the finished hypotheses and of the candidates that end now (`ends` (B, c))."""
         ends = ends.clone()
         ends[:, self.num_beams :].fill_(False)
         scores = scores / (self.length - self.prefix_length) ** float(self.options.length_penalty)
@@ -195,7 +195,7 @@ class Beams:
         return self.running_scores[:, :1]
 
     def _update_stopping(self, ends: Tensor, best_running: Tensor) -> None:
-        """Find out which sentences can still improve, and whether the search is done."""
+        """Update which sentences can still improve, and whether the search is done."""
         options, length = self.options, self.length
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = options.max_length
@@ -209,8 +209,8 @@ class Beams:
         self._end(is_done)
 
     def _end(self, is_done: Tensor) -> None:
-        """Note whether the search is done."""
-        # All that is read in a step, at once: each read waits for an accelerator.
+        """Record whether the search is done."""
+        # The only read of a step: each read syncs an accelerator.
         if self.drops_final:
             self.is_done, self.num_final = torch.stack((is_done.long(), self._final().sum())).tolist()
         else:
@@ -220,9 +220,9 @@ class Beams:
 def beam_search(
     model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, options: Any, model_kwargs: dict[str, Any]
 ) -> Tensor:
-    """Return the best sequences (B * num_return_sequences, T) that beams of any encoder-decoder find.
+    """Search with any encoder-decoder; return the best sequences (B * num_return_sequences, T).
 
-    Steps over a static cache are compiled where transformers compiles those of greedy search.
+    Steps over a static cache are compiled if transformers would compile those of greedy search.
     """
     is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
     forward = model.get_compiled_call(options.compile_config) if is_compiled else model
@@ -238,7 +238,7 @@ def beam_search(
     while True:
         model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
         beam_idx = beams.extend(outputs.logits[:, -1], logits_processor, input_ids)
-        # Free the large scores before the next ones arrive.
+        # Free the large logits before the next step.
         del outputs
         if beams.is_done:
             return beams.best(options.num_return_sequences)
@@ -259,9 +259,9 @@ def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
 
 
 def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total: int) -> None:
-    """Make the inputs of the next step those of `rows` out of `total` hypotheses."""
+    """Select the inputs of the next step for `rows` out of `total` hypotheses."""
     if (cache := model_kwargs.get(CACHE)) is not None:
-        # Only some models have a way of their own.
+        # Only some models define this method.
         if reorder := getattr(model, "_reorder_cache", None):
             model_kwargs[CACHE] = reorder(cache, rows)
         else:
@@ -276,7 +276,7 @@ def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total
 
 
 def select_rows(x: Tensor, rows: Tensor, total: int) -> Tensor:
-    """Return what belongs to `rows` out of `total` hypotheses; those of a sentence may share a row of `x`."""
+    """Select from `x` for `rows` out of `total` hypotheses; those of a sentence may share a row of `x`."""
     each = total // len(x)
     return x.index_select(0, rows[::each] // each)
 
@@ -289,8 +289,8 @@ def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
 def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and ids of the `count` best tokens of each row of `logits` (N, V), (N, c) each.
 
-    Logits processors may change any score, given the tokens so far (N, T), and so need all log-probabilities at once;
-    those whose `only_reads` is true get some rows at a time.
+    Logits processors may change any score, given the tokens so far (N, T), so they get all rows at once; those with
+    `only_reads` get the rows in chunks.
     """
     chunk_rows = max(1, CHUNK_ELEMENTS // logits.shape[1])
     if logits.device.type != "cpu" or not all(getattr(each, "only_reads", False) for each in logits_processor or ()):
@@ -306,7 +306,7 @@ def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: 
 def blockwise_topk(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest values of each row of `x` (N, V), at most V, and their indices, (N, c) each.
 
-    They lie in the blocks with the largest maxima, and a maximum takes a fraction of the time of a selection.
+    They lie in the blocks with the largest maxima, and finding a maximum takes a fraction of the time of a top-k.
     """
     rows, size = x.shape
     whole = size - size % BLOCK_SIZE

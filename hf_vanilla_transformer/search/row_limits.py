@@ -1,6 +1,6 @@
 """A length limit for each sentence of a batch.
 
-Shapes: B sentences, N rows, which are as many for each sentence, T target length, V target vocabulary.
+Shapes: B sentences, N rows (equally many per sentence), T target length, V target vocabulary.
 """
 
 from collections.abc import Iterable
@@ -12,24 +12,24 @@ from transformers import LogitsProcessor, StoppingCriteria
 
 
 class RowLimits(StoppingCriteria):
-    """Ends the hypotheses of each sentence at a length of its own, as `max_length` ends those of a sentence alone.
+    """Ends the hypotheses of each sentence at its own limit, as `max_length` would if it were decoded alone.
 
-    Only for one call of `generate()`: a search drops the sentences that it has finished.
+    Valid for one call of `generate()`: a search drops finished sentences.
     """
 
     def __init__(self, limits: Tensor, lengths: Iterable[int]):
-        """Take the most tokens of each sentence (B), start token included, and the same on the host."""
+        """Take the maximum length of each sentence (B), including the start token, and the same on the host."""
         self.limits, self.lengths = limits, frozenset(lengths)
 
     @classmethod
     def of(cls, stopping_criteria: Any, input_ids: Tensor, num_beams: int, max_length: int) -> "RowLimits":
-        """Return those among the criteria of a search from prefixes (N, T), by default `max_length` for all."""
-        if given := [each for each in stopping_criteria if isinstance(each, cls)]:
-            return given[0]
+        """Return the limits among the criteria of a search from prefixes (N, T), by default `max_length` for all."""
+        if found := [each for each in stopping_criteria if isinstance(each, cls)]:
+            return found[0]
         return cls(torch.full((len(input_ids) // num_beams,), max_length, device=input_ids.device), [max_length])
 
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:
-        """Return whether each of the hypotheses (N, T) has reached its limit."""
+        """Return which hypotheses (N, T) have reached their limit."""
         return self.of_rows(len(input_ids)) <= input_ids.shape[1]
 
     def of_rows(self, count: int) -> Tensor:
@@ -48,7 +48,7 @@ class ForcedEnd(LogitsProcessor):
         self.row_limits, self.tokens = row_limits, tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores (N, V) that leave hypotheses (N, T) only an end token where one more reaches their limit."""
+        """Allow only end tokens in the scores (N, V) of hypotheses (N, T) whose next token reaches the limit."""
         length = input_ids.shape[1] + 1
         if length not in self.row_limits.lengths:
             return scores

@@ -63,7 +63,7 @@ def test_languages(tokenizer):
     assert only_pair(VanillaTransformerMultilingualTokenizer.from_shared(SHARED, [("en", "es")])) == ("en", "es")
     assert set_languages(tokenizer, "es", "en") == {} == set_languages(tokenizer, None, None)
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("es", "en")
-    with pytest.raises(ValueError, match="no language 'fr'; the model's are en, es, de"):
+    with pytest.raises(ValueError, match="no language 'fr'; the languages are en, es, de"):
         set_languages(tokenizer, "fr", "en")
 
 
