@@ -40,8 +40,8 @@ def suits(x: Tensor) -> bool:
 def replace_by_gradients(logits: Tensor, labels: Tensor, eps: float, differentiate: bool) -> Tensor:
     """Return the label-smoothed cross-entropy of each row (N), without the uniform part of the target.
 
-    If `differentiate`, contiguous logits (N, V) are replaced in place with their gradients, softmax(logits) - (1 -
-    eps) one-hot. A row with a negative label has a loss and gradients of 0.
+    If `differentiate`, contiguous logits (N, V) are overwritten with their gradients,
+    softmax(logits) - (1 - eps) one-hot. A row with a negative label has a loss and gradients of 0.
     """
     losses = torch.empty_like(labels, dtype=torch.float32)
     if len(logits):

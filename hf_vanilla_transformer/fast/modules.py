@@ -1,4 +1,4 @@
-"""Modules of the plain model with the same results in less time or memory.
+"""Faster modules of the plain model, with unchanged results.
 
 Shapes: B batch, S source length, T target length, L either, h heads, d model width, V target vocabulary.
 """
@@ -49,7 +49,7 @@ from .step_cache import StepCache
 
 
 class FastAttention(VanillaTransformerAttention):
-    """Attention by the routines that suit the processor, of packed rows, and of beams that share a source."""
+    """Attention with the processor's fastest routines, for packed sequences, and for beams that share a source."""
 
     def forward(
         self,
@@ -64,8 +64,9 @@ class FastAttention(VanillaTransformerAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend as the plain module does.
 
-        With k rows per source, (B * k, T, d) over (B, S, d), the rows of a source become one row of k * T queries, and
-        the mask must cover those. `implementation` is that of the configuration, unless the caller has looked it up.
+        With k rows per source, (B * k, T, d) over (B, S, d), the rows of a source are folded into one row of k * T
+        queries, which the mask must cover. `implementation` is that of the configuration, if the caller has looked it
+        up.
         """
         rows, length, _ = hidden_states.shape
         is_cross = encoder_hidden_states is not None
@@ -94,19 +95,20 @@ class FastAttention(VanillaTransformerAttention):
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
         return out.reshape(rows, length, -1), weights
 
-    # Written out: Python takes a good part of a small model's decoding step, and a method more is a call more.
+    # Repeats the plain method with other products: Python takes a good part of a small model's decoding step, so
+    # there is no helper method to call for them.
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
-        own: Any = getattr(cache, "self_attention_cache", cache)
+        kv_cache: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:
-            own = getattr(cache, "cross_attention_cache", None)
-            if own is not None:
+            kv_cache = getattr(cache, "cross_attention_cache", None)
+            if kv_cache is not None:
                 if cache.is_updated.get(self.layer_idx):
-                    return own.layers[self.layer_idx].keys, own.layers[self.layer_idx].values
+                    return kv_cache.layers[self.layer_idx].keys, kv_cache.layers[self.layer_idx].values
                 cache.is_updated[self.layer_idx] = True
             states = to_autocast_dtype(encoder_states)
         key = split_heads(apply_linear(self.k_proj, states), self.head_dim)
         value = split_heads(apply_linear(self.v_proj, states), self.value_head_dim)
-        return (key, value) if own is None else own.update(key, value, self.layer_idx)
+        return (key, value) if kv_cache is None else kv_cache.update(key, value, self.layer_idx)
 
 
 def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
@@ -114,9 +116,9 @@ def fold_beams(hidden_states: Tensor, sources: int) -> Tensor:
     return hidden_states.reshape(sources, -1, hidden_states.shape[-1])
 
 
-# Its subclasses wrap `forward` again, which would hide that of a user's layer.
-class FastLayer(VanillaTransformerLayer if TYPE_CHECKING else object):  # type: ignore[misc]  # mypy takes the first
-    """A layer with faster dropout, which in training keeps less for the backward pass."""
+# Not a subclass at run time: subclasses of the plain layer wrap `forward` again, which would hide a user's `forward`.
+class FastLayer(VanillaTransformerLayer if TYPE_CHECKING else object):  # type: ignore[misc]  # mypy sees the first
+    """A layer with faster dropout that stores less for the backward pass."""
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Any, **kwargs: Any) -> Tensor:
         pre, normalize = self.is_pre_norm, partial(layer_norm, norm) if self.training else norm
@@ -135,7 +137,7 @@ class FastLayer(VanillaTransformerLayer if TYPE_CHECKING else object):  # type: 
 
 
 class FastStack(VanillaTransformerStack):
-    """What both stacks share: dropout, recomputation, and packed input."""
+    """Dropout, recomputation and packed input of both stacks."""
 
     layer_arguments = LAYER_ARGUMENTS | {"implementation", "packing"}
 
@@ -146,7 +148,7 @@ class FastStack(VanillaTransformerStack):
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         begin_forward_pass(hidden_states)
         kwargs["implementation"] = self.config._attn_implementation
-        # Gradient checkpointing keeps less than recomputation.
+        # Gradient checkpointing stores less than recomputation.
         with recomputation(hidden_states) if self.training and not self.gradient_checkpointing else KEEP_ALL:
             return super()._apply_layers(hidden_states, *args, **kwargs)
 
@@ -154,16 +156,16 @@ class FastStack(VanillaTransformerStack):
         positions = F.embedding(packing.positions(), self.embed_positions(0, packing.longest, None))
         return self._add_positions(self._scaled_embeddings(input_ids, inputs_embeds), positions)
 
-    def _refuse_with_packing(self, options: dict[str, Any], **arguments: Any) -> None:
-        """Refuse arguments that packed sequences leave no meaning."""
+    def _reject_with_packing(self, options: dict[str, Any], **arguments: Any) -> None:
+        """Reject arguments that do not apply to packed sequences."""
         arguments["output_attentions"] = options.get("output_attentions", self.config.output_attentions)
         for name, value in arguments.items():
             if value is not None and value is not False:
-                raise ValueError(f"`{name}` is set, but packed sequences (`packing`) do without; leave it out.")
+                raise ValueError(f"`{name}` is set, but does not apply to packed sequences (`packing`); leave it out.")
 
     @can_return_tuple
     def _run_padded(self, packing: Packing, **kwargs: Any) -> Any:
-        """Run the stack on padded input, and pack the states that it returns."""
+        """Run the stack on padded input, and pack the returned states."""
         outputs = self(return_dict=True, **kwargs)
         outputs.last_hidden_state = packing.unpad(outputs.last_hidden_state)
         if outputs.hidden_states is not None:
@@ -182,10 +184,10 @@ class FastEncoder(FastStack, VanillaTransformerEncoder):
         packing: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encode as the plain encoder does, or packed sources (1, S) to (1, S, d), which `packing` describes."""
+        """Encode as the plain encoder does, or encode packed sources (1, S), described by `packing`, to (1, S, d)."""
         if packing is None:
             return super().forward(input_ids, attention_mask, inputs_embeds, **kwargs)
-        self._refuse_with_packing(kwargs, attention_mask=attention_mask)
+        self._reject_with_packing(kwargs, attention_mask=attention_mask)
         x: Any = inputs_embeds if input_ids is None else input_ids
         source = Packing.of(x, packing)
         if stays_packed(self, self.config.encoder_attention_heads, x):
@@ -220,14 +222,14 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         packing: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode as the plain decoder does, or packed targets (1, T) to (1, T, d), which `packing` describes."""
+        """Decode as the plain decoder does, or decode packed targets (1, T), described by `packing`, to (1, T, d)."""
         if packing is None:
             return super().forward(
                 input_ids, attention_mask, encoder_hidden_states, encoder_attention_mask, past_key_values,
                 inputs_embeds, use_cache=use_cache, cache=cache, **kwargs,
             )  # fmt: skip  # one argument a line would hide that they are passed on
         masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        self._refuse_with_packing(kwargs, **masks, **{CACHE: either(past_key_values, cache)}, use_cache=use_cache)
+        self._reject_with_packing(kwargs, **masks, **{CACHE: either(past_key_values, cache)}, use_cache=use_cache)
         x: Any = inputs_embeds if input_ids is None else input_ids
         pair = PackedPair.of(x, encoder_hidden_states, packing)
         if stays_packed(self, self.config.decoder_attention_heads, x):
@@ -235,7 +237,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         target, source = pair
         return self._run_padded(
             target,
-            # Causal attention needs no mask of padding on the right.
+            # Causal attention needs no mask for right padding.
             input_ids=target.pad(input_ids),
             inputs_embeds=target.pad(inputs_embeds),
             encoder_hidden_states=source.pad(encoder_hidden_states),
@@ -258,7 +260,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
 
     def decode_step(self, input_ids: Tensor, cache: StepCache) -> Tensor:
-        """Return the states (N, 1, d) of the next tokens (N, 1), and count these in `cache`."""
+        """Return the states (N, 1, d) of the next tokens (N, 1), and advance the length of `cache`."""
         positions = cache.positions.index_select(0, cache.length[None])
         hidden_states = self._add_positions(self._scaled_embeddings(input_ids, None), positions)
         source = (cache.encoder_states, cache.source_mask)
@@ -269,7 +271,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
     def _prepare_source(
         self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None, cache: Any
     ) -> tuple[Tensor, Any]:
-        """Match the encoder's rows with the sources of the target; return its states and the mask of its keys."""
+        """Return the encoder states with one row per source of the target, and their attention mask."""
         sources = self._count_sources(hidden_states.shape[0], encoder_states.shape[0], cache)
         if encoder_states.shape[0] != sources:
             encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
@@ -277,23 +279,24 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
             hidden_states = fold_beams(hidden_states, sources)
         return encoder_states, self._source_mask(hidden_states, encoder_states, lowest_to_inf(mask))
 
-    def _count_sources(self, rows: int, given: int, cache: Any) -> int:
-        """Return how many sources the `rows` of the target attend to.
+    def _count_sources(self, rows: int, encoded: int, cache: Any) -> int:
+        """Return the number of sources that the target's `rows` attend to.
 
-        As many as the cross-attention cache holds, each once or repeated for the beams, or else all `given`. Flash
-        attention would apply a source's mask to one of its queries, so each row needs a source of its own.
+        That is the number in the cross-attention cache, where each is stored once or repeated for its beams, or else
+        the number `encoded`. With flash attention each row needs its own source, as a source's mask would apply to
+        only one of its queries.
         """
-        sources = given
+        sources = encoded
         if isinstance(cache, EncoderDecoderCache) and cache.is_updated.get(0):
             cached: Any = cache.cross_attention_cache.layers[0]
             sources = cached.keys.shape[0]
-        for count in (given, sources):
+        for count in (encoded, sources):
             check_batch_sizes(rows, count)
         return rows if is_flash_attention_requested(self.config) else sources
 
 
 class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditionalGeneration):
-    """The model with a loss that never stores the logits, packed pairs, and a faster `generate()`."""
+    """The model with a loss that never materializes the logits, packed pairs, and a faster `generate()`."""
 
     takes_packing = True
 
@@ -312,9 +315,9 @@ class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditio
 
     @property
     def divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """What sums the divergence of two passes, from states (2 B, T, d) and where there are labels (B, T).
+        """Sums the divergence of two passes, given states (2 B, T, d) and a mask of positions with labels (B, T).
 
-        None for an output projection that is more than its weights.
+        None if the output projection has an adapter or hooks, or is sharded.
         """
         head = self.lm_head
         if not is_bare_linear(head) or type(head.weight) is not nn.Parameter:
@@ -325,14 +328,14 @@ class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditio
 
 
 def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor | None:
-    """Sum the label-smoothed cross-entropy of the logits `head(states)`, for `states` (B, T, d), without storing them.
+    """Sum the label-smoothed cross-entropy of logits `head(states)`, not materialized, for `states` (B, T, d).
 
-    None for a `head` that is more than its weights (LoRA, hooks, sharded), and under `torch.func` transforms.
+    Returns None if `head` has an adapter or hooks or is sharded, and under `torch.func` transforms.
     """
     transformed = not torch.compiler.is_compiling() and in_function_transform()
     if transformed or not is_bare_linear(head) or type(head.weight) not in (nn.Parameter, Tensor):
         return None
-    # Defining a custom op takes as long as importing the rest of this package; decoding needs none.
+    # Imported late: defining a custom op takes as long as importing the rest of this package; decoding needs none.
     from .chunked_loss import chunked_cross_entropy
 
     check_loss_arguments(states, labels, smoothing)

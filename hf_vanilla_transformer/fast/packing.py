@@ -1,6 +1,6 @@
-"""Packed sequences: a batch without padding, and attention that stays within each sequence.
+"""Packed sequences: a batch without padding, with attention confined to each sequence.
 
-The n sequences of a batch follow one another in one row of L tokens. Where no attention function takes them like that,
+The n sequences of a batch are concatenated into one row of L tokens. If the attention function does not support that,
 they are padded to n rows of M tokens, and the result is packed again.
 
 Shapes: n sequences, L tokens in all, M tokens of the longest, h heads, d model width, d_k key width, d_v value width.
@@ -19,23 +19,23 @@ from ..model.checks_vanilla_transformer import IGNORE_INDEX, check_dense
 from ..model.loss_vanilla_transformer import shift_tokens_right
 from .cpu_ops import autocast_enabled, is_plain_cpu
 
-# Widths of a head that PyTorch's flash attention takes: multiples of the one, up to the other.
+# Head widths that PyTorch's flash attention supports: multiples of the first, up to the second.
 VARLEN_WIDTH_STEP, MAX_VARLEN_WIDTH = 8, 256
 
-# What describes packed sources and targets.
+# Keys of the argument `packing`, for packed sources and targets.
 NAMES = ("cu_seq_lens", "max_length", "decoder_cu_seq_lens", "decoder_max_length")
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the sequences of a packed row begin and end.
+    """Boundaries of the sequences in a packed row.
 
-    Nothing here makes the host wait for a device.
+    Nothing here syncs with a device.
 
     Attributes:
         edges: Sequence i is tokens `edges[i]` to `edges[i + 1]`, int32 (n + 1).
-        longest: M.
-        tokens: L.
+        longest: Length M of the longest sequence.
+        tokens: Number L of tokens in all.
     """
 
     edges: Tensor
@@ -46,11 +46,11 @@ class Packing:
     def of(cls, x: Any, packing: Mapping[str, Any], prefix: str = "") -> "Packing":
         """Describe packed ids (1, L) or states (1, L, d) `x`.
 
-        `packing` has `cu_seq_lens` (n + 1), the edges of the sequences, and `max_length`, the length of the longest,
-        for sources; with the prefix "decoder_" for targets.
+        `packing` contains `cu_seq_lens` (n + 1), the edges of the sequences, and `max_length`, the length of the
+        longest; for targets, with the prefix "decoder_".
 
         Raises:
-            ValueError: They do not describe the sequences of one row.
+            ValueError: `packing` does not describe the sequences of one row.
         """
         if not isinstance(packing, Mapping):
             raise ValueError(f"`packing` is of type {type(packing).__name__}; pass a mapping with {', '.join(NAMES)}.")
@@ -88,7 +88,7 @@ class Packing:
         return self.sequences() * self.longest + self.positions()
 
     def _per_token(self, x: Tensor) -> Tensor:
-        # Without the size, a device would have to tell the host the sum of the lengths.
+        # `output_size` avoids a device sync.
         return x.repeat_interleave(self.edges.diff(), output_size=self.tokens)
 
 
@@ -105,8 +105,8 @@ class PackedPair(NamedTuple):
         targets, sources = (len(each.edges) - 1 for each in pair)
         if sources != targets:
             raise ValueError(
-                f"`cu_seq_lens` has the edges of {sources} sequences and `decoder_cu_seq_lens` of {targets}; pack one "
-                "source for each target."
+                f"`cu_seq_lens` has the edges of {sources} sequences, but `decoder_cu_seq_lens` those of {targets}; "
+                "pack one source for each target."
             )
         return pair
 
@@ -120,7 +120,7 @@ def shift_packed_right(labels: Tensor, packing: Mapping[str, Any], config: Any) 
 
 
 def stays_packed(stack: PreTrainedModel, heads: int, x: Tensor) -> bool:
-    """Whether attention of `heads` heads takes packed sequences as they are, on the device of the input `x`."""
+    """Whether attention with `heads` heads supports packed sequences directly, on the device of the input `x`."""
     config: Any = stack.config
     implementation = config._attn_implementation
     if implementation == "flex_attention" or is_flash_attention_requested(config):
@@ -139,7 +139,7 @@ def stays_packed(stack: PreTrainedModel, heads: int, x: Tensor) -> bool:
 
 @torch.compiler.assume_constant_result
 def has_varlen_attention(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether PyTorch's flash attention runs on `device` in `dtype`: half precision, on NVIDIA's from Ampere on."""
+    """Whether PyTorch's flash attention runs on `device` in `dtype`: half precision, NVIDIA GPUs from Ampere on."""
     return (
         device.type == "cuda"
         and dtype in (torch.float16, torch.bfloat16)
@@ -158,9 +158,10 @@ def packed_mask(
     keys: Packing,
     **kwargs: Any,
 ) -> Any:
-    """Return the mask by which flex attention keeps each sequence to itself; None for functions that take lengths.
+    """Return the mask that confines flex attention to each sequence; None for functions that take lengths.
 
-    Made by `create_causal_mask` or `create_bidirectional_mask` of transformers, from states (1, L, d) of the queries.
+    `create_mask` is `create_causal_mask` or `create_bidirectional_mask` of transformers, `states` (1, L, d) are those
+    of the queries.
     """
     if config._attn_implementation != "flex_attention":
         return None
@@ -173,7 +174,7 @@ def packed_mask(
 
 
 def varlen_arguments(pair: PackedPair, is_cross: bool, device: torch.device) -> dict[str, Any]:
-    """Return the `FlashAttentionKwargs` of transformers for attention to the sources or, if not, to the own tokens."""
+    """Return the `FlashAttentionKwargs` of transformers, for attention to the sources or for self-attention."""
     queries, keys = pair.own, pair.source if is_cross else pair.own
     return {
         "cu_seq_lens_q": queries.edges.to(device),
@@ -196,12 +197,12 @@ def varlen_attention(
     max_length_k: int,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Scaled dot-product attention (section 3.2.1, eq. 1) within packed sequences, by PyTorch's flash attention.
+    """Scaled dot-product attention (section 3.2.1, eq. 1) within packed sequences, with PyTorch's flash attention.
 
-    From queries (1, h, L, d_k) to keys and values of as many sequences but other lengths; the module's `is_causal`
-    hides later keys. Returns the output (1, L, h, d_k), and no weights.
+    Takes queries (1, h, L, d_k), and keys and values of as many sequences, possibly of other lengths;
+    `module.is_causal` hides later keys. Returns the output (1, L, h, d_k), and None for the weights.
     """
-    # Defining its custom ops takes longer than importing this package.
+    # Imported late: defining its custom ops takes longer than importing this package.
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
@@ -212,7 +213,7 @@ def varlen_attention(
 
 
 def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
-    """Check that `edges` (n + 1) and the length of the longest, or more, describe the sequences of one packed row."""
+    """Check that `edges` (n + 1) and `longest`, a bound of their lengths, describe the sequences of one packed row."""
     name, length_name = f"`{prefix}cu_seq_lens`", f"`{prefix}max_length`"
     if edges is None or longest is None:
         missing = name if edges is None else length_name
@@ -237,8 +238,8 @@ def check_packing(x: Any, edges: Any, longest: Any, prefix: str) -> None:
     lengths = edges.diff()
     if edges[0] != 0 or edges[-1] != x.shape[1] or lengths.min() < 1:
         raise ValueError(
-            f"{name} goes from {edges[0]} to {edges[-1]} by steps of at least {lengths.min()}, but the input has "
-            f"{x.shape[1]} tokens; it must ascend from 0 to their number."
+            f"{name} goes from {edges[0]} to {edges[-1]} in steps of at least {lengths.min()}, but the input has "
+            f"{x.shape[1]} tokens; it must increase from 0 to that number."
         )
     if lengths.max() > longest:
         raise ValueError(f"{length_name} is {longest}, but a sequence has {lengths.max()} tokens; pass that number.")

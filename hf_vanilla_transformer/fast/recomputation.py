@@ -1,10 +1,10 @@
-"""Activations that the backward pass of a large batch computes again instead of keeping them.
+"""Selective activation recomputation (Korthikanti et al. 2022, arXiv:2205.05198) for large batches.
 
-These are the outputs of layer norms, which cost a pass over memory, and the inner layers of feed-forward networks,
-which cost one of six products. Selective activation recomputation, Korthikanti et al. 2022, arXiv:2205.05198.
+The backward pass recomputes outputs of layer norms, which cost a pass over memory, and inner layers of feed-forward
+networks, which cost one of six products, so that they need not be stored.
 
-Everything is kept on accelerators, where something traces or intercepts ops, within other hooks for saved tensors such
-as those of gradient checkpointing, and of modules that are more than their weights.
+Everything is stored on accelerators, if ops are traced or intercepted, within other saved-tensor hooks such as those
+of gradient checkpointing, and for modules with adapters or hooks.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from transformers.activations import ACT2FN
 from .cpu_ops import is_plain_cpu
 from .linear import apply_linear, is_hooked, multiply
 
-# Elements of the hidden states: 16 MiB in float32. Smaller batches need little memory anyway.
+# Hidden-state elements, 16 MiB in float32, below which everything is stored: smaller batches need little memory.
 MIN_ELEMENTS = 2**22
 
-# Instead of `recomputation`.
+# In place of `recomputation`.
 KEEP_ALL = nullcontext()
 
 # Names of autograd nodes whose output has the values of their input.
@@ -31,7 +31,7 @@ CAST, VIEWS = "ToCopyBackward0", ("ViewBackward0", "UnsafeViewBackward0")
 
 
 def recomputation(hidden_states: Tensor) -> AbstractContextManager[Any]:
-    """For a large batch, keep no outputs of `layer_norm` and `inner_layer` for the backward pass."""
+    """For a large batch, do not store the outputs of `layer_norm` and `inner_layer` for the backward pass."""
     if not torch.is_grad_enabled() or not is_plain_cpu(hidden_states) or hidden_states.numel() < MIN_ELEMENTS:
         return KEEP_ALL
     are_enabled = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]  # not in its stub
@@ -41,22 +41,22 @@ def recomputation(hidden_states: Tensor) -> AbstractContextManager[Any]:
 
 
 def layer_norm(norm: nn.Module, x: Tensor) -> Tensor:
-    """Return `norm(x)`, which the backward pass computes again within `recomputation`."""
+    """Return `norm(x)`, which the backward pass recomputes within `recomputation`."""
     if (scope := _current_scope()) and type(norm) is nn.LayerNorm and _is_function_of(norm, norm.weight, norm.bias):
         return _Recomputed.apply(scope, _normalize(norm), x, norm.weight, norm.bias)
     return norm(x)
 
 
 def inner_layer(linear: nn.Module, activation: nn.Module, name: str, x: Tensor) -> Tensor:
-    """Return `activation(linear(x))`, which the backward pass computes again within `recomputation`.
+    """Return `activation(linear(x))`, which the backward pass recomputes within `recomputation`.
 
-    `name` is that of the activation in a configuration.
+    `name` is the activation's name in a configuration.
     """
     if (
         (scope := _current_scope())
         and type(linear) is nn.Linear
         and _is_function_of(linear, linear.weight, linear.bias)
-        # Any other might draw random numbers.
+        # Other activations might draw random numbers.
         and type(activation) is type(ACT2FN[name])
         and _is_function_of(activation)
     ):
@@ -73,8 +73,8 @@ def _activate(activation: nn.Module) -> Callable[..., Tensor]:
 
 
 def _is_function_of(module: nn.Module, *parameters: Any) -> bool:
-    """Whether calling `module` does no more than to apply these, its only parameters, to the input."""
-    # Sharded models replace parameters by tensors that live for a moment.
+    """Whether calling `module` does no more than apply `parameters`, all that it has, to the input."""
+    # Sharded models replace parameters with short-lived tensors.
     own = list(module.parameters())
     return not is_hooked(module) and len(own) == len(parameters) and all(type(p) is nn.Parameter for p in parameters)
 
@@ -86,12 +86,12 @@ class _Scope:
     """One forward pass of a stack; its tensors are recomputed for operations within it."""
 
     def pack(self, saved: Tensor) -> Any:
-        """Return what to keep instead of a tensor: its origin, shape and dtype, or itself and its version."""
+        """Return what to store for a tensor: its origin, shape and dtype, or itself and its version."""
         node = _origin(saved)
-        # Changed in place without autograd's knowledge, by a hook for example, if the version is not 0.
+        # A version other than 0 is an in-place change that autograd did not record, for example by a hook.
         if isinstance(node, _Recomputed._backward_cls) and node.scope is self and saved.is_cpu and not saved._version:
             return node, saved.shape, saved.dtype
-        # An operation's own output would refer to the operation, for ever.
+        # Detached: an operation that stores its own output would be in a reference cycle.
         return saved.detach(), saved._version
 
 
@@ -107,7 +107,7 @@ def _unpack(packed: Any) -> Tensor:
         return saved
     node, shape, dtype = packed
     if node.call is None:
-        # Kept for the node's own backward, which comes after those of all operations that used its output.
+        # Kept for the node's own backward, which runs after those of all operations that used its output.
         node.call = _call_again(node)
     return node.call[1].detach().to(dtype).reshape(shape)
 
@@ -133,7 +133,7 @@ def _saved_tensors_hooks() -> tuple[Callable, Callable] | None:
 
 
 class _Recomputed(torch.autograd.Function):
-    """`function(*inputs)`, of which nothing but the inputs is kept; it draws no random numbers."""
+    """`function(*inputs)`, storing only the inputs; the function must not draw random numbers."""
 
     @staticmethod
     def forward(ctx: Any, scope: _Scope, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
@@ -152,16 +152,16 @@ class _Recomputed(torch.autograd.Function):
 
 
 def _call_again(node: Any) -> tuple[list[Any], Tensor]:
-    """Compute the output of a node again, with gradients; return its inputs, too."""
+    """Recompute the output of a node, with gradients; return its inputs and the output."""
     with torch.enable_grad():
-        # Aliases: hooks of the inputs themselves run when the outer backward pass comes to them.
+        # Aliases: hooks of the inputs themselves run when the outer backward pass reaches them.
         inputs = [x if x is None else x.view_as(x) for x in node.saved_tensors]
         return inputs, _call(node, inputs)
 
 
 def _call(node: Any, inputs: Any) -> Tensor:
     """Call the function of a node, with the casts of its forward pass."""
-    # Casts of weights are not cached: those made without gradients would have none later.
+    # Weight casts are not cached: a cast made without gradients would have none later.
     enabled = node.autocast_dtype is not None
     with torch.autocast("cpu", node.autocast_dtype, enabled=enabled, cache_enabled=False):
         return node.function(*inputs)

@@ -1,6 +1,6 @@
-"""Greedy and beam search on a GPU, where a whole step is one CUDA graph: forward pass, next tokens, order of beams.
+"""Greedy and beam search on a GPU with one CUDA graph per step: forward pass, next tokens, reordered beams.
 
-Recording takes as long as tens of steps, so a search is kept for later calls of equal shapes and settings.
+Recording takes as long as tens of steps, so a search is kept for later calls with the same shapes and options.
 """
 
 from collections import OrderedDict
@@ -22,17 +22,17 @@ from .cuda_graphs import can_capture, record
 from .static_search import StaticBeams, StaticGreedy
 from .step_cache import StepCache
 
-# Longer prefixes are decoded at once rather than token by token.
+# Longer prefixes are decoded in one pass instead of token by token, which is not recorded.
 MAX_PREFIX = 4
-# Arguments of `forward` that a search takes.
+# Arguments of `forward` that recorded searches support.
 INPUTS = frozenset(("encoder_outputs", "attention_mask", "use_cache", "logits_to_keep", CACHE))
 
-# Searches of a model, the latest last, by what they were recorded for.
+# Searches of each model by key, least recently used first.
 _KEPT: WeakKeyDictionary[Any, OrderedDict[Any, "RecordedSearch"]] = WeakKeyDictionary()
 _LOCK = Lock()
-# Part of a GPU's memory that the kept searches of a model may take, and bytes where it has none of its own.
+# Memory limit of the searches kept for a model: a fraction of the GPU's memory, and bytes on other devices.
 KEPT_SHARE, KEPT_BYTES = 1 / 32, 2**28
-# Most searches of a model: the driver's memory for their graphs is not counted.
+# Maximum number of searches kept for a model: the driver's memory for their graphs is not counted.
 MAX_KEPT = 256
 # Packages whose modules compute with nothing but their inputs, parameters and buffers.
 PLAIN = ("torch", "transformers", __package__.partition(".")[0])
@@ -41,7 +41,7 @@ PLAIN = ("torch", "transformers", __package__.partition(".")[0])
 def may_be_recorded(
     model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, options: Any, inputs: Any
 ) -> bool:
-    """Whether all that a step of `generate()` does could be recorded."""
+    """Whether a whole step of `generate()` can be recorded."""
     cache = getattr(inputs.get(CACHE), "self_attention_cache", None)
     return (
         type(cache) is StaticCache
@@ -52,7 +52,7 @@ def may_be_recorded(
         and all(inputs[name] is None for name in inputs.keys() - INPUTS)
         and all(type(each) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for each in stopping_criteria)
         and all(getattr(each, "may_be_recorded", False) for each in logits_processor or ())
-        # The weights that autocast casts are gone with it.
+        # Weights cast by autocast are freed when it ends.
         and not torch.is_autocast_enabled(input_ids.device.type)
         and all(map(_is_plain, model.modules()))
         and can_capture(model)
@@ -67,7 +67,7 @@ def recorded_search(
     processors = list(logits_processor or ())
     key = _key(model, state, input_ids, processors, *source)
     with _LOCK:
-        # Out of the way of other threads while it runs.
+        # Removed while it runs, so that no other thread uses it.
         search = _KEPT.setdefault(model, OrderedDict()).pop(key, None)
     if search is None:
         cache = StepCache(model.get_decoder(), *state.shape, *source, is_moved=isinstance(state, StaticBeams))
@@ -82,15 +82,15 @@ def recorded_search(
 
 
 class RecordedSearch:
-    """A search, and all that its recorded step reads and writes but the weights."""
+    """A search, with all that its recorded step reads and writes except the weights."""
 
     def __init__(self, state: StaticBeams | StaticGreedy, cache: StepCache, processors: list[Any]):
         self.state, self.cache, self.processors = state, cache, processors
         self._replay: Callable[[], None] | None = None
 
     def restart(self, model: Any, state: Any, encoded: Tensor, mask: Tensor | None) -> None:
-        """Begin again with the start of another search of equal shapes, and its sources."""
-        self.state.become(state)
+        """Restart with the initial state and the sources of another search of equal shapes."""
+        self.state.copy_from(state)
         self.cache.restart(model.get_decoder(), encoded, mask)
         for each in self.processors:
             each.restart()
@@ -102,18 +102,18 @@ class RecordedSearch:
             model.get_decoder().decode_step(input_ids[:, place : place + 1], self.cache)
         for steps in range(progress.max_length - past - 1):
             if steps:
-                progress.tell()
+                progress.copy_to_host()
             if self._replay:
                 self._replay()
             elif not steps:
-                # Loads its kernels.
+                # The first step runs eagerly, which loads its kernels.
                 self._step(model)
             else:
                 self._replay, _ = record(partial(self._step, model), input_ids.device)
                 self._replay()
             if steps and progress.was_done():
                 break
-        # The next search will overwrite it.
+        # The next search overwrites the original.
         return self.state.result().clone()
 
     def _step(self, model: Any) -> None:
@@ -127,7 +127,7 @@ class RecordedSearch:
 def _key(
     model: Any, state: Any, input_ids: Tensor, processors: list[Any], encoded: Tensor, mask: Tensor | None
 ) -> tuple[Any, ...]:
-    """Return all that a recorded step depends on but for the contents of tensors."""
+    """Return all that a recorded step depends on except the contents of tensors."""
     options, device = state.options, input_ids.device
     ends = (state.progress.eos, options._eos_token_tensor)
     parts = (model.get_decoder(), model.lm_head)
@@ -139,17 +139,17 @@ def _key(
         tuple(None if each is None else each.shape for each in ends),
         (torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled()),
         torch.backends.cuda.matmul.fp32_precision,
-        # Graphs of other streams may run at the same time, and have other memory.
+        # Graphs of other streams may run concurrently, and use other memory.
         torch.cuda.current_stream(device) if device.type == "cuda" else None,
-        # Others may lie where weights have been.
+        # With shapes: other weights may reuse an address.
         tuple((each.data_ptr(), each.shape) for each in weights),
     )
 
 
 def _is_plain(module: Any) -> bool:
-    """Whether inputs, parameters and buffers decide what a module computes, not an adapter's scale or a user's method.
+    """Whether a module's output depends only on inputs, parameters and buffers: no adapter's scale, no user's method.
 
-    Recorded steps need modules that are accelerated.
+    False for plain attention and decoders: recorded steps need accelerated ones.
     """
     kind = type(module)
     return (
@@ -160,18 +160,18 @@ def _is_plain(module: Any) -> bool:
 
 
 def _keep(model: Any, key: Any, search: RecordedSearch) -> None:
-    """Keep a search for later calls; forget those of long ago if they take too much memory."""
-    device, most = search.cache.length.device, float(KEPT_BYTES)
+    """Keep a search for later calls; evict the least recently used if they take too much memory."""
+    device, max_bytes = search.cache.length.device, float(KEPT_BYTES)
     if device.type == "cuda":
-        most = KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
+        max_bytes = KEPT_SHARE * torch.cuda.get_device_properties(device).total_memory
     with _LOCK:
         kept = _KEPT.setdefault(model, OrderedDict())
         kept[key] = search
-        while len(kept) > MAX_KEPT or sum(each.cache.nbytes for each in kept.values()) > most:
+        while len(kept) > MAX_KEPT or sum(each.cache.nbytes for each in kept.values()) > max_bytes:
             kept.popitem(last=False)
 
 
 def forget_searches(model: Any) -> None:
-    """Free the searches that are kept for a model."""
+    """Free the searches kept for a model."""
     with _LOCK:
         _KEPT.pop(model, None)

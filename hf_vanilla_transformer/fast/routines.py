@@ -1,6 +1,6 @@
-"""The fastest CPU routine for each product and attention, by processor: measured once, so that no run chooses anew.
+"""The fastest CPU routine for each product and attention, measured once per processor instead of at run time.
 
-A processor that is not listed gets PyTorch's default for everything.
+An unlisted processor uses PyTorch's defaults.
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ from ..processor import processor
 class Routine(Enum):
     """A way to multiply by a weight matrix."""
 
-    DEFAULT = "what `torch.nn.functional.linear` takes: MKL in float32"
+    DEFAULT = "the one that `torch.nn.functional.linear` uses: MKL in float32"
     ONEDNN = "oneDNN"
     PACKED = "oneDNN with a copy of the weight in its fastest layout, for weights that do not change"
 
@@ -22,7 +22,7 @@ class Routine(Enum):
 class Product(NamedTuple):
     """The routine for products of at most `rows` rows with a weight of at least `numbers` elements.
 
-    Rules with `PACKED` are passed over where weights change.
+    Rules with `PACKED` are skipped if weights may change.
     """
 
     rows: float
@@ -31,9 +31,9 @@ class Product(NamedTuple):
 
 
 class Batched(NamedTuple):
-    """For at least so many heads in a batch and at most so many keys two products and a softmax beat flash attention.
+    """The least heads in a batch and the most keys with which two products and a softmax beat flash attention.
 
-    With fewer heads, calls cost more than all of flash attention.
+    With fewer heads, the calls alone cost more than flash attention.
     """
 
     heads: float
@@ -49,7 +49,7 @@ class Attention(NamedTuple):
 
 
 class Routines(NamedTuple):
-    """The rules of a processor by dtype; of several products, the first one that fits holds."""
+    """The rules of a processor by dtype; the first `Product` that matches applies."""
 
     products: dict[torch.dtype, tuple[Product, ...]]
     attention: dict[torch.dtype, Attention]
@@ -62,7 +62,7 @@ ROUTINES = {
     # Two virtual cores of an EPYC; `--preset tiny small base --dtype float32 bfloat16`.
     "AMD AVX-512 BF16": Routines(
         products={
-            # Not MKL for small products, though it is faster: its bits depend on where in memory a weight lies.
+            # Not MKL for small products, though it is faster: its bits depend on a weight's memory address.
             torch.float32: (
                 Product(1, 0, Routine.ONEDNN),
                 Product(128, 2**18, Routine.PACKED),
@@ -71,7 +71,7 @@ ROUTINES = {
             torch.bfloat16: (Product(512, 0, Routine.PACKED),),
         },
         attention={
-            # Not for several queries: 5 to 10 % faster up to 64 keys, but rounding then depends on the batch's size.
+            # Not for several queries: 5 to 10 % faster up to 64 keys, but rounding then depends on the batch size.
             torch.float32: Attention(Batched(128, ANY), NEVER, NEVER),
             torch.bfloat16: Attention(Batched(128, ANY), Batched(32, 512), Batched(8, 512)),
         },
@@ -93,7 +93,7 @@ ROUTINES = {
 def this_processor() -> Routines:
     """Return the rules of this processor; none if it is not listed or this PyTorch has no oneDNN.
 
-    The environment variable ONEDNN_MAX_CPU_ISA may forbid oneDNN what the processor can.
+    bfloat16 products are left out if oneDNN does not support them, for example because of ONEDNN_MAX_CPU_ISA.
     """
     if processor() not in ROUTINES or not torch.backends.mkldnn.is_available():
         return Routines({}, {})

@@ -1,7 +1,7 @@
-"""Greedy and beam search that stay where they are in memory, so that their steps can be recorded.
+"""Greedy and beam search with their state at fixed addresses, so that steps can be recorded.
 
-The host learns of the end of a search one step later: it never waits for a step that it has not followed up with
-another. That one changes nothing, as all sentences are final.
+The host learns one step late that a search is done: it launches the next step before it waits for the previous one.
+That extra step changes nothing, as all sentences are final.
 
 Shapes: B sentences, k beams, c candidates per sentence, N hypotheses, T length of the longest hypothesis, V target
 vocabulary.
@@ -17,40 +17,40 @@ from ..search.beams import Beams, blockwise_topk
 from ..search.row_limits import RowLimits
 from .kernels import replace_by_gradients, suits
 
-# Room for tokens is made in multiples of this, so that searches with other limits have the same shapes.
+# Token buffers are allocated in multiples of this, so that searches with similar limits have the same shapes.
 ROOM = 32
-# What a step of `StaticBeams` replaces.
+# Attributes that a step of `Beams` replaces.
 REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_finished", "finished_lengths")
 
 
 class Progress:
-    """How long hypotheses are and whether the search is done, on the device; told to the host a step late."""
+    """Length of the hypotheses and whether the search is done, on the device; the host sees the latter a step late."""
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, num_beams: int):
         device = input_ids.device
         self.length = torch.full((), input_ids.shape[1], device=device)
         longest = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
-        # Criteria are asked after a token. The caller's may allow more than the option `max_length`.
+        # At least one token, as criteria are checked after it. They may allow more than the option `max_length`.
         self.max_length = max(longest, input_ids.shape[1] + 1)
-        # Room for tokens.
+        # Size of token buffers.
         self.room = -(-self.max_length // ROOM) * ROOM
-        # Of each sentence.
+        # Maximum length of each sentence.
         row_limits = RowLimits.of(stopping_criteria, input_ids, num_beams, self.max_length)
         self.limits = row_limits.limits.clamp(max=self.max_length)
         ends = [each.eos_token_id for each in stopping_criteria if isinstance(each, EosTokenCriteria)]
         self.eos = torch.cat(ends).to(device) if ends else None
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
-        # On the host whatever the default device is.
-        self._told = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
+        # On the host, whatever the default device is.
+        self._host_is_done = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
-    def become(self, other: "Progress") -> None:
-        """Overwrite this with the start of another search."""
+    def copy_from(self, other: "Progress") -> None:
+        """Overwrite this with the initial state of another search."""
         self.max_length = other.max_length
         overwrite(self, other, "length", "limits", "is_done", *(() if self.eos is None else ("eos",)))
 
     def append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
-        """Write the next token (...) of each sequence (..., T) in place; return which of them end (...)."""
+        """Write the next token (...) of each sequence (..., T) in place; return which sequences end (...)."""
         sequences.index_copy_(-1, self.length[None], tokens[..., None])
         self.length += 1
         ends = (self.length >= self.limits).expand_as(tokens)
@@ -60,21 +60,21 @@ class Progress:
         """Return the last tokens (N, 1) of sequences (..., T)."""
         return sequences.index_select(-1, self.length[None] - 1).flatten()[:, None]
 
-    def tell(self) -> None:
-        """Send word to the host."""
-        self._told.copy_(self.is_done, non_blocking=True)
+    def copy_to_host(self) -> None:
+        """Start copying `is_done` to the host."""
+        self._host_is_done.copy_(self.is_done, non_blocking=True)
         if self._event:
             self._event.record(torch.cuda.current_stream(self.is_done.device))
 
     def was_done(self) -> bool:
-        """Whether the search was done when `tell` was called last; waits for that word."""
+        """Whether the search was done at the last `copy_to_host`; waits for that copy."""
         if self._event:
             self._event.synchronize()
-        return bool(self._told)
+        return bool(self._host_is_done)
 
 
 class StaticBeams(Beams):
-    """Beams that stay where they are in memory."""
+    """Beams with their state at fixed addresses."""
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
@@ -82,15 +82,15 @@ class StaticBeams(Beams):
         self.progress.limits = self.progress.limits[:, None]
         super().__init__(input_ids, stopping_criteria, options, room=self.progress.room)
         self.length: Any = self.progress.length
-        # The caller's are only for this call.
+        # A copy: the caller's limits are valid for this call only.
         self.row_limits = RowLimits(self.row_limits.limits.clone(), ())
         self._places = {name: getattr(self, name).clone() for name in REPLACED}
         self._put_back()
 
-    def become(self, other: "StaticBeams") -> None:
-        """Overwrite this with the start of another search of equal shapes."""
+    def copy_from(self, other: "StaticBeams") -> None:
+        """Overwrite this with the initial state of another search of equal shapes."""
         self.options = other.options
-        self.progress.become(other.progress)
+        self.progress.copy_from(other.progress)
         overwrite(self.row_limits, other.row_limits, "limits")
         overwrite(self, other, "can_improve", *REPLACED)
 
@@ -102,14 +102,14 @@ class StaticBeams(Beams):
     def _top_log_probs(
         self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Find them without storing those of all tokens, where nothing changes them."""
+        """Do not materialize all log-probabilities, unless a processor changes them."""
         only_read = all(getattr(each, "only_reads", False) for each in logits_processor)
         if not (only_read and suits(logits)):
             return super()._top_log_probs(logits, count, logits_processor, input_ids)
         values, tokens = blockwise_topk(logits, count)
         best = -replace_by_gradients(logits.contiguous(), tokens[:, 0].contiguous(), 0.0, differentiate=False)
         log_probs = values.float() - values[:, :1].float() + best[:, None]
-        # A logit of NaN or infinity makes all of them NaN.
+        # A NaN or infinite logit makes all log-probabilities NaN, which the processors detect.
         return logits_processor(input_ids, log_probs), tokens
 
     def _put_back(self) -> None:
@@ -119,7 +119,7 @@ class StaticBeams(Beams):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Hypotheses, and tokens that there is room for."""
+        """Number of hypotheses, and size of their token buffers."""
         return self.running.shape[0] * self.running.shape[1], self.running.shape[2]
 
     def last_tokens(self) -> Tensor:
@@ -136,7 +136,7 @@ class StaticBeams(Beams):
 
 
 class StaticGreedy:
-    """The likeliest next token of each of N hypotheses, padded once they end, as in transformers."""
+    """Greedy search of N hypotheses, padded once they end, as in transformers."""
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
@@ -147,12 +147,12 @@ class StaticGreedy:
         self.sequences = input_ids.new_zeros(len(input_ids), self.progress.room)
         self.sequences[:, : input_ids.shape[1]] = input_ids
         self.is_finished = torch.zeros_like(input_ids[:, 0], dtype=torch.bool)
-        # Length when the last hypothesis ended.
+        # Length at which the last hypothesis ended.
         self.width = self.progress.length.clone()
 
-    def become(self, other: "StaticGreedy") -> None:
-        """Overwrite this with the start of another search of equal shapes."""
-        self.progress.become(other.progress)
+    def copy_from(self, other: "StaticGreedy") -> None:
+        """Overwrite this with the initial state of another search of equal shapes."""
+        self.progress.copy_from(other.progress)
         overwrite(self, other, "pad", "sequences", "is_finished", "width")
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> None:
@@ -167,7 +167,7 @@ class StaticGreedy:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Hypotheses, and tokens that there is room for."""
+        """Number of hypotheses, and size of their token buffers."""
         return self.sequences.shape[0], self.sequences.shape[1]
 
     def last_tokens(self) -> Tensor:
@@ -177,7 +177,7 @@ class StaticGreedy:
         return self.sequences[:, : int(self.width)]
 
 
-def overwrite(kept: Any, other: Any, *names: str) -> None:
-    """Overwrite tensors of `kept` with those of `other`, where they are."""
+def overwrite(target: Any, source: Any, *names: str) -> None:
+    """Copy tensors of `source` into those of `target`."""
     for name in names:
-        getattr(kept, name).copy_(getattr(other, name))
+        getattr(target, name).copy_(getattr(source, name))

@@ -1,7 +1,7 @@
-"""Keys and values of a recorded search: they stay where they are in memory, also when beams change places.
+"""Keys and values of a recorded search, at fixed addresses even if beams are reordered.
 
-Shapes: B sources, k beams, N = B * k hypotheses, S source length, L most target tokens, h heads, d_k and d_v widths of
-a head, d model width.
+Shapes: B sources, k beams, N = B * k hypotheses, S source length, L maximum target length, h heads, d_k key width,
+d_v value width, d model width.
 """
 
 from types import SimpleNamespace
@@ -18,20 +18,20 @@ from .kernels import suits
 class StepCache:
     """A cache of one token per step, for `FastDecoder.decode_step`.
 
-    Moving the keys and values of all beams takes longer than attending to them, so a table says instead which row has
-    those of each position.
+    Moving the keys and values of all beams takes longer than attending to them, so a table keeps track of the row that
+    has those of each position.
     """
 
     def __init__(
         self, decoder: Any, rows: int, length: int, encoder_states: Tensor, mask: Tensor | None, is_moved: bool
     ):
-        """Make room for `length` tokens of `rows` hypotheses over `encoder_states` (B, S, d) with a source mask.
+        """Allocate `length` tokens for `rows` hypotheses over `encoder_states` (B, S, d) with a source mask.
 
-        `is_moved` says whether hypotheses change places, as beams do.
+        `is_moved` is true if hypotheses are reordered, as beams are.
         """
         source = _projected(decoder, encoder_states)
         self.encoder_states, self.source_mask = _source(decoder, rows, encoder_states, mask, source[0][0].dtype)
-        # As the cache of transformers has them.
+        # With the attributes of transformers' cache.
         self.cross_attention_cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v) for k, v in source])
         self.is_updated = dict.fromkeys(range(len(source)), True)
         self.states = [
@@ -48,12 +48,12 @@ class StepCache:
 
     @property
     def nbytes(self) -> int:
-        """Size of the keys and values."""
+        """Size of the keys and values in bytes."""
         layers = [*self.states, *((each.keys, each.values) for each in self.cross_attention_cache.layers)]
         return sum(x.nbytes for pair in layers for x in pair)
 
     def restart(self, decoder: Any, encoder_states: Tensor, mask: Tensor | None) -> None:
-        """Begin again with other sources of the same shapes."""
+        """Restart with other sources of the same shapes."""
         source = _projected(decoder, encoder_states)
         for layer, (keys, values) in zip(self.cross_attention_cache.layers, source, strict=True):
             layer.keys.copy_(keys)
@@ -64,16 +64,16 @@ class StepCache:
         self.length.zero_()
         self.rows.copy_(self._own_row.expand_as(self.rows))
         if not self._has_kernel:
-            # All positions are read, and a weight of 0 does not hide a NaN of an earlier search.
+            # All positions are read, and an attention weight of 0 does not hide a NaN of an earlier search.
             for x in (x for pair in self.states for x in pair):
                 x.zero_()
 
     def reorder(self, rows: Tensor) -> None:
-        """Let hypothesis i continue what hypothesis `rows[i]` (N) was."""
+        """Let hypothesis i continue hypothesis `rows[i]` (N)."""
         moved = self.rows.index_select(0, rows)
         self.rows.copy_(torch.where(self._places < self.length, moved, self._own_row))
 
-    # What attention asks of a cache
+    # Interface to attention
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Return the new keys and values, which `attend` stores."""
@@ -108,5 +108,5 @@ def _source(
     states, mask = decoder._prepare_source(encoder_states[:1, :1].expand(rows, 1, -1), encoder_states, mask, None)
     if mask is None or mask.dtype != torch.bool:
         return states, None if mask is None else mask.clone()
-    # Once, rather than at every step.
+    # Converted once instead of at every step.
     return states, torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf)

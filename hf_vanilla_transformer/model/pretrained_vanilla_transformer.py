@@ -160,7 +160,7 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         return embeddings
 
     def tie_weights(self, missing_keys: set[str] | None = None, recompute_mapping: bool = True) -> None:
-        """Tie weights; after loading, copy weights that only the checkpoint ties from their source."""
+        """Tie weights; after loading, copy untied weights that the checkpoint stored tied from their source."""
         super().tie_weights(missing_keys, recompute_mapping)
         for name, source_name in self._tieable_weights_keys.items():
             if missing_keys and name in missing_keys and source_name not in missing_keys:

@@ -310,7 +310,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("message", "changes"),
         [
-            ("`cu_seq_lens` goes from 0 to 20 by steps of at least 1, but the input has 22", {"input_ids": IDS}),
+            ("`cu_seq_lens` goes from 0 to 20 in steps of at least 1, but the input has 22", {"input_ids": IDS}),
             ("goes from 1 to 20", {"cu_seq_lens": torch.tensor([1, 4, 20])}),
             ("steps of at least 0", {"cu_seq_lens": torch.tensor([0, 4, 4, 20])}),
             (r"`cu_seq_lens` has shape \(1, 2\)", {"cu_seq_lens": torch.tensor([[0, 20]])}),
