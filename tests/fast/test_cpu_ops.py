@@ -45,7 +45,7 @@ class TestDropout:
         (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
         close(torch.autograd.grad(grad.sum(), x)[0], 2 * scale.square())
 
-    # The oldest supported transformers lacks its successor.
+    # The oldest supported transformers lacks the method that replaces it.
     @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
     @pytest.mark.parametrize("dropout", ["dropout", "attention_dropout"])
     @pytest.mark.parametrize("reentrant", [False, True], ids=["plain", "reentrant"])

@@ -1,4 +1,4 @@
-"""Which calls of `generate()` replay recorded steps, and that these take what changes from step to step.
+"""Which calls of `generate()` replay recorded steps, and whether these use the inputs that change between steps.
 
 On a CPU a tape stands in for the graph; tests/gpu/test_decoding_cuda.py records on a GPU.
 """
@@ -40,7 +40,7 @@ def recorder(monkeypatch):
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """Let a model be taken for one on a GPU."""
+    """Make a model pass for one on a GPU."""
 
     def pretend(model):
         monkeypatch.setattr(cuda_graphs, "DEVICE_TYPE", model.device.type)
@@ -69,7 +69,7 @@ SEARCHES = {
     "static": {"num_beams": 4, "cache_implementation": "static"},
     "prefix": {"num_beams": 2, "decoder_input_ids": torch.tensor([[1, 7], [1, 8], [1, 9], [1, 7], [1, 5]])},
 }
-# Criteria of the caller, beside those of the configuration.
+# Criteria of the caller, besides those of the configuration.
 CRITERIA = {
     "a length": {"stopping_criteria": [MaxLengthCriteria(7)]},
     "a length, beams": {"stopping_criteria": [MaxLengthCriteria(7)], "num_beams": 3},
@@ -77,7 +77,7 @@ CRITERIA = {
     "ends": {"stopping_criteria": [EosTokenCriteria(torch.tensor([9, 13])), EosTokenCriteria(torch.tensor([16, 21]))]},
 }
 LIMITS = [9, 5, 12, 6, 9]
-# What a graph cannot hold, such as other processors; their forward pass is replayed.
+# Options that a graph of a whole step does not support, such as other processors; only the forward pass is replayed.
 STEPWISE = {
     "samples": {"do_sample": True, "num_return_sequences": 3},
     "processors": {"num_beams": 3, "no_repeat_ngram_size": 2},
@@ -108,13 +108,13 @@ def test_recorded_steps_decode_the_same_tokens(recorder, on_gpu, name, seed):
 
 
 def two_sources():
-    """Sources of equal shapes with other tokens, padded otherwise."""
+    """Sources of equal shapes with different tokens and padding."""
     source = padded_source(5)
     return source, {name: rows.flip(0) for name, rows in source.items()}
 
 
 def varied_model(seed=0, **changes):
-    """Sentences end at different lengths, and beams change places."""
+    """A model whose sentences end at different lengths, and whose beams are reordered."""
     model = tiny_model(tie_word_embeddings=False, **changes)
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_a_recorded_search_keeps_the_limit_of_each_sentence(recorder, on_gpu, op
     found = on_gpu(model).generate(**source, max_length=max(LIMITS), stopping_criteria=criteria, **options)
     assert recorder.recorded == 1
     for row, limit, expected in zip(found, LIMITS, alone, strict=True):
-        # Then comes what fills up rows of beams or greedy search.
+        # The rest of a row is padding, of beam search or greedy search.
         assert torch.equal(row[: len(expected)], expected) and (ends is None or not (row[limit:] > 2).any())
 
 
@@ -183,7 +183,7 @@ def test_a_cache_is_no_longer_than_its_call_needs(on_gpu, recorder, monkeypatch)
     assert lengths == [12, 6]
 
 
-# Most tests of kept searches are about these.
+# Options of most tests of kept searches.
 BEAMS = {**OPTIONS, "num_beams": 3, "eos_token_id": [2, 5, 6]}
 
 
@@ -196,7 +196,7 @@ def replaced(model):
 
 
 def nan(model):
-    """Fill what is kept with NaN."""
+    """Fill the kept search with NaN."""
     weight = model.get_decoder().layers[0].self_attn.v_proj.weight.data
     before = weight.clone()
     model.generate(**padded_source(5), **BEAMS)
@@ -206,7 +206,7 @@ def nan(model):
 
 
 def check_tokens(model, source, **options):
-    """Compare the tokens of replayed steps with those of others."""
+    """Compare the tokens of replayed steps with those of ordinary ones."""
     found = model.generate(**source, **options)
     assert torch.equal(found, model.generate(**source, **options, disable_compile=True))
 
@@ -264,7 +264,7 @@ def test_beams_change_places_also_where_each_has_a_source_of_its_own(recorder, o
 
 
 class Adapter(nn.Linear):
-    """What it computes may depend on more than its weights."""
+    """Its output may depend on more than its weights."""
 
 
 def adapted(model):
@@ -274,7 +274,7 @@ def adapted(model):
 
 
 def fewer_tokens(model):
-    """As where new weights come to lie in the memory of others."""
+    """As if new weights were allocated at the old address."""
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.data[:-9])
 
 
@@ -282,7 +282,7 @@ def nothing(model):
     pass
 
 
-# Changes of a model or of options, and the recordings of two more calls: where nothing is kept, both record.
+# Changes of a model or of options, and the number of recordings in two more calls: 2 if no search is kept.
 OTHERWISE = {
     "dropout": (lambda model: model.train(), {}, 2),
     "dropout of a layer": (lambda model: model.model.decoder.layers[0].train(), {}, 2),
@@ -322,7 +322,7 @@ def test_a_kept_search_serves_only_the_settings_of_torch_it_was_recorded_with(re
 
 
 def test_autocast_keeps_nothing(recorder, on_gpu):
-    """Its copies of the weights are gone with it."""
+    """Its copies of the weights are freed when it ends."""
     model = on_gpu(varied_model())
     for _ in range(2):
         with torch.autocast("cpu", torch.bfloat16):
@@ -336,7 +336,7 @@ def test_kept_searches_take_bounded_memory(recorder, on_gpu, monkeypatch):
         model.generate(**padded_source(count), **BEAMS)
         sizes.append(sum(each.cache.nbytes for each in recorded_search._KEPT[model].values()))
     assert recorder.recorded == 3 and 0 < sizes[0] < sizes[1] < sizes[2]
-    # Whatever was not used for longest is forgotten.
+    # The least recently used search is evicted.
     monkeypatch.setattr(recorded_search, "KEPT_BYTES", sizes[2] - 1)
     for count in (5, 4, 3, 3):
         model.generate(**padded_source(count), **BEAMS)
@@ -345,7 +345,7 @@ def test_kept_searches_take_bounded_memory(recorder, on_gpu, monkeypatch):
 
 
 def test_kept_searches_are_of_a_bounded_number(recorder, on_gpu, monkeypatch):
-    """The graphs take memory as well."""
+    """Graphs take memory, too."""
     model = on_gpu(varied_model())
     monkeypatch.setattr(recorded_search, "MAX_KEPT", 2)
     for count in (5, 4, 3, 4, 5):
@@ -361,7 +361,7 @@ def test_a_restored_model_keeps_no_search(recorder, on_gpu):
 
 
 def test_a_kept_search_does_not_keep_its_model(recorder, monkeypatch):
-    """The tape would, where a GPU's graph does not."""
+    """Without the tape, which keeps the model; a GPU's graph does not."""
     monkeypatch.setattr(cuda_graphs, "DEVICE_TYPE", "cpu")
     monkeypatch.setattr(recorded_search, "record", lambda step, device: (step.func.__self__.undone, None))
     monkeypatch.setattr(recorded_search.RecordedSearch, "undone", lambda self: None, raising=False)
@@ -380,7 +380,7 @@ def test_threads_do_not_share_a_search(recorder, on_gpu):
     inside = Event()
 
     def pause():
-        """In the middle of the first search, run the second."""
+        """Run the second search in the middle of the first."""
         if not inside.is_set():
             inside.set()
             with ThreadPoolExecutor() as pool:
@@ -473,7 +473,7 @@ def test_a_recorded_search_bypasses_no_method_of_a_user(recorder, on_gpu, change
     change(model)
     expected = model.generate(**source, **OPTIONS)
     assert torch.equal(on_gpu(model).generate(**source, **OPTIONS), expected)
-    # Its forward pass.
+    # The forward pass alone is recorded.
     assert recorder.recorded == 1
 
 

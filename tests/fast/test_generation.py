@@ -19,7 +19,7 @@ def cross_rows(cache):
 @pytest.mark.parametrize("changes", [{}, {"norm_position": "pre"}, {"position_embedding_type": "learned"}], ids=str)
 @pytest.mark.parametrize("do_sample", [False, True])
 def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
-    """Its rows hold the beams that ran last, as those of transformers do."""
+    """Its rows are the last running beams, as in transformers."""
     model, source = tiny_model(tie_word_embeddings=False, **changes), padded_source()
     seen, reorder = {}, model._reorder_cache
 
@@ -93,7 +93,7 @@ def test_a_step_takes_fewer_calls_of_python_than_that_of_marian(options):
     for kind in ("shared", "marian"):
         model, _ = build(kind, **sizes)
         model.generation_config.eos_token_id = None
-        # The first call decides what later ones need not.
+        # The first call makes choices that later ones reuse.
         calls(model, 8)
         found[kind] = (calls(model, 24) - calls(model, 8)) / 16
     assert found["shared"] < found["marian"], found

@@ -1,4 +1,4 @@
-"""The Triton kernels of the loss and of a decoding step, here run by Triton's interpreter; PyTorch's operations.
+"""The Triton kernels of the loss and of a decoding step in Triton's interpreter, and the PyTorch ops in their place.
 
 tests/gpu/test_loss_cuda.py and test_decoding_cuda.py run the kernels on a GPU.
 """
@@ -68,14 +68,14 @@ static_search.suits = lambda logits: True
 beams = object.__new__(static_search.StaticBeams)
 for dtype in (torch.float32, torch.bfloat16):
     logits = 3 * torch.randn(5, 5000).to(dtype)
-    # What a bias may do.
+    # As a bias may cause.
     logits[:, 0] = -torch.inf
     processors = LogitsProcessorList([RefuseNaN(at_once=False)])
     found, tokens = beams._top_log_probs(logits, 8, processors, torch.zeros(5, 1))
     expected, _ = top_log_probs(logits, 8, processors, torch.zeros(5, 1))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits.float().log_softmax(-1).gather(1, tokens), expected, rtol=1e-5, atol=1e-5)
-# What an activation that overflows float16 leaves.
+# As an activation that overflows float16 causes.
 for bad in (torch.nan, torch.inf):
     logits[3, 4999] = bad
     refuse = RefuseNaN(at_once=False)

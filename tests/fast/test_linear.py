@@ -63,7 +63,7 @@ class TestLinear:
         layer = nn.Linear(change(x).shape[-1], 12)
         fast, standard = linear.apply_linear(layer, change(x)), layer(change(x))
         close(fast, standard)
-        # The gradient of a sum is one expanded number.
+        # The gradient of a sum is an expanded scalar.
         close(*(torch.autograd.grad(y.sum(), layer.weight)[0] for y in (fast, standard)))
 
     def test_non_contiguous_weights(self):
@@ -118,7 +118,7 @@ class TestLinear:
         with torch.autocast("cpu", torch.bfloat16):
             assert linear.apply_linear(layer, x).dtype == torch.bfloat16
 
-    # PyTorch builds its forward-mode rules by deprecated functions.
+    # PyTorch builds its forward-mode rules with deprecated functions.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
     def test_forward_mode_uses_standard_ops(self):
         layer, x, tangent = nn.Linear(4, 6), torch.randn(3, 4), torch.randn(3, 4)
@@ -164,7 +164,7 @@ def test_a_processor_that_is_not_listed_uses_the_standard_op(monkeypatch, requir
 
 @contextmanager
 def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
-    """A call of `generate()` that has come to a forward pass from `x`."""
+    """Context of a call of `generate()` in a forward pass that starts from `x`."""
     with linear.decoding_products():
         linear.begin_forward_pass(x)
         products = linear._decoding_products.get()
@@ -281,7 +281,7 @@ class TestDecoding:
         model, source = tiny_model(), tokens(2, 5)
         options = {"max_new_tokens": 12, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
         before = model.generate(source, **options).logits[-1]
-        # Without a trace in the version of the weight.
+        # Through `data`, which does not change the weight's version.
         model.lm_head.weight.data.mul_(-1)
         after = model.generate(source, **options).logits
         fresh = model(source, decoder_input_ids=torch.full((2, 1), model.config.decoder_start_token_id)).logits[:, 0]

@@ -25,7 +25,7 @@ def test_continue_from_a_cache(repeated):
 
 
 def test_flash_attention_gets_a_source_per_row(monkeypatch):
-    """It would apply the source's mask to one of the queries."""
+    """It would apply the source's mask to only one of the queries."""
     model, source, target = tiny_model(), tokens(2, 5), tokens(6, 4)
     expected = model(source.repeat_interleave(3, 0), decoder_input_ids=target).logits
     monkeypatch.setattr(modules, "is_flash_attention_requested", lambda config: True)

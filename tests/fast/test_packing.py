@@ -1,4 +1,4 @@
-"""Packed batches against padded ones: losses, gradients, states, on the plain way and by each kind of kernel."""
+"""Packed batches against padded ones: losses, gradients and states, with internal padding and with each kernel."""
 
 import pytest
 import torch
@@ -30,14 +30,14 @@ ALL_SHAPES = {
     "biases": {"attention_bias": True, "lm_head_bias": True},
     "few cached positions": {"max_position_embeddings": 3},
 }
-# Heads as wide as the kernels demand.
+# Heads as wide as the kernels require.
 KERNEL_SHAPES = [{"encoder_attention_heads": 2, **changes} for changes in SHAPES.values()]
 KERNEL_SHAPES.append({"head_dim": 16, "value_head_dim": 16})
 EVERY_KERNEL_SHAPE = pytest.mark.parametrize("changes", KERNEL_SHAPES, ids=str)
 CHECKPOINTING_IS_RENAMED = pytest.mark.filterwarnings(
     "ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning"
 )
-# As evaluation and as training compute the loss.
+# Options of the loss in evaluation and in training.
 EVERY_LOSS = pytest.mark.parametrize(
     "options", [{}, {"smoothing": 0.1, "skip_logits": True}], ids=["plain", "training"]
 )
@@ -66,13 +66,13 @@ def compare(model, pairs, **options):
 
 @pytest.fixture
 def calls():
-    """Calls of a stand-in for a kernel: whether causal, and the numbers of queries and keys."""
+    """Calls of a kernel's stand-in: whether causal, and the numbers of queries and keys."""
     return []
 
 
 @pytest.fixture
 def varlen_kernel(monkeypatch, calls):
-    """Let packed layers run on a CPU, by a stand-in for PyTorch's kernel."""
+    """Let packed layers run on a CPU, with a stand-in for PyTorch's kernel."""
 
     def stand_in(*args, **kwargs):
         calls.append((kwargs["window_size"] == (-1, 0), len(args[0]), len(args[1])))
@@ -142,7 +142,7 @@ class TestPlainWay:
         close(encoder(batch["input_ids"], **packing).last_hidden_state, expected)
         (states,) = encoder(batch["input_ids"], **packing, return_dict=False)
         close(states, expected)
-        # With its outputs the decoder needs no source.
+        # Given the encoder's output, the model needs no source.
         close(model(encoder_outputs=(states,), **{**batch, "input_ids": None}).loss, model(**batch).loss)
 
     @CHECKPOINTING_IS_RENAMED
@@ -188,7 +188,7 @@ class TestVariableLengthKernel:
         torch.manual_seed(1)
         _, found = loss_and_gradients(model, batch)
         close_gradients(found, expected)
-        # Computed again for the backward pass.
+        # Checkpointing calls the kernel again in the backward pass.
         assert len(calls) == 3 * once
 
     def test_autocast(self, varlen_kernel, calls):

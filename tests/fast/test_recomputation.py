@@ -40,7 +40,7 @@ def batch():
 
 @pytest.fixture
 def computed(monkeypatch):
-    """The functions that are called again."""
+    """Names of the functions that are recomputed."""
     calls = []
 
     def call_again(node, original=recomputation._call_again):
@@ -124,7 +124,7 @@ def test_less_is_kept(monkeypatch):
         loss.backward()
         return sum(x.numel() * x.element_size() for x in storages.values())
 
-    # The second time, inputs of recomputed functions are the same as before, and all else is kept too.
+    # The second time, the inputs of recomputed functions are kept as before, and so is everything else.
     less = kept(recomputation._Scope.pack)
     monkeypatch.setattr(recomputation, "_origin", lambda saved: None)
     assert less < 0.65 * kept(lambda scope, saved: (saved.detach(), saved._version))
@@ -328,7 +328,7 @@ def test_a_hooked_layer_runs_once(model, batch):
     assert calls == [1, 2]
 
 
-# The oldest supported transformers lacks its successor.
+# The oldest supported transformers lacks the method that replaces it.
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_yields_to_gradient_checkpointing(model, batch, reentrant, computed):

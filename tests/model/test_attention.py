@@ -105,7 +105,7 @@ class TestImplementations:
 
     @pytest.mark.parametrize("name", ["a registered one", "the registered one"])
     def test_a_registered_one_does_every_step(self, name, monkeypatch):
-        """Even steps for which another is faster, such as one query of many rows."""
+        """Including steps where another is faster, such as a single query in many rows."""
         calls = []
 
         def attention(*args, **kwargs):
@@ -117,7 +117,7 @@ class TestImplementations:
         model.set_attn_implementation(name)
         with torch.no_grad():
             model(tokens(40, 1), decoder_input_ids=tokens(40, 1))
-        # The encoder's, the decoder's own and its cross-attention.
+        # Encoder self-attention, decoder self-attention, cross-attention.
         assert len(calls) == 3
 
     # Slow: compiles a kernel, for which transformers and torch call deprecated functions.
@@ -137,7 +137,7 @@ class TestImplementations:
     @pytest.mark.slow
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch's flex attention has no backward pass on the CPU")
     def test_flex_attention_equals_eager_with_gradients(self):
-        # Heads narrower than 16 are refused by flex attention on CUDA.
+        # Flex attention on CUDA rejects heads narrower than 16.
         model = tiny_model(head_dim=16, value_head_dim=16).to("cuda")
         batch = {name: value.to("cuda") for name, value in batch_with_padding().items()}
         expected_logits, expected = logits_and_gradients(model, batch)
@@ -179,7 +179,7 @@ class TestMasks:
     @pytest.mark.parametrize("attention_bias", [False, True], ids=["no bias", "bias"])
     @EVERY_IMPLEMENTATION
     def test_attention_to_padding_alone_gives_the_output_bias(self, implementation, attention_bias):
-        """Whatever the width of the batch."""
+        """For any width of the batch."""
         model = tiny_model(attention_bias=attention_bias, attn_implementation=implementation)
         randomize(model.model)
         attention, outputs, logits = model.model.decoder.layers[-1].encoder_attn, [], []
@@ -223,7 +223,7 @@ class TestMasks:
 
     @EVERY_IMPLEMENTATION
     def test_left_padded_targets_give_no_nan(self, implementation):
-        """In float16, where the lowest number plus a score overflows."""
+        """In float16, where the lowest value plus a score overflows."""
         model, batch = tiny_model().half(), batch_with_padding()
         randomize(model.model.decoder.layers)
         model.set_attn_implementation(implementation)
@@ -245,7 +245,7 @@ class TestMasks:
 
 @pytest.mark.slow
 def test_cudnn_is_left_out_unless_asked_for():
-    """It needs a plan for every new shape, and attends to something where there are no visible keys."""
+    """It builds a plan for every new shape, and attends to hidden keys if a query has no visible ones."""
     done = run_python("""
 import torch
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerModel

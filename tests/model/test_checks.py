@@ -1,4 +1,4 @@
-"""Errors about inputs name the argument, its value or shape, and what would do."""
+"""Errors about inputs name the argument, its value or shape, and a remedy."""
 
 import pytest
 import torch

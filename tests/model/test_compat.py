@@ -1,4 +1,4 @@
-"""The cache by its names of all supported releases of transformers, and arguments that nobody knows."""
+"""The cache under its names in all supported releases of transformers, and unknown arguments."""
 
 import inspect
 import logging
@@ -28,7 +28,7 @@ LENGTHS = {"max_new_tokens": 6, "min_new_tokens": 6}
 
 
 def models():
-    """The models whose `forward` takes a cache, with arguments of the first call and of a step for each."""
+    """The models whose `forward` takes a cache, with their arguments for the first call and for a step."""
     model, source = perturbed_model(), tokens(2, 6)
     states = model.get_encoder()(source).last_hidden_state
     whole = {"input_ids": source}
@@ -119,7 +119,7 @@ class TestNames:
 
 
 class TestRenamedInGenerate:
-    """A transformers that renames the cache once more."""
+    """A release of transformers that renames the cache again."""
 
     @SEARCHES
     def test_a_cache_of_another_name_is_an_error(self, monkeypatch, options):
@@ -172,7 +172,7 @@ class TestArguments:
             model(**given, **{ids: tokens(2, 3)}, chache=torch.zeros(1))
 
     def test_unknown_ones_are_named_with_the_versions(self):
-        with pytest.raises(TypeError, match=r"`decoder_position_ids`.* \(sdpa\) takes.*transformers 5\.\d+"):
+        with pytest.raises(TypeError, match=r"`decoder_position_ids`.* \(sdpa\) accepts.*transformers 5\.\d+"):
             tiny_model()(**batch_with_padding(), decoder_position_ids=torch.arange(5)[None])
 
     @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -196,8 +196,8 @@ class TestArguments:
             model(**source, coldness=2.0)
 
     def test_those_of_transformers_are_known(self):
-        """A new one is to be looked at: whether this model may ignore it."""
-        # They would change what is computed.
+        """Review each new one: whether this model may ignore it."""
+        # These would change the result.
         refused = {"output_router_logits", "position_ids", "seq_idx"}
         assert TransformersKwargs.__optional_keys__ - LAYER_ARGUMENTS <= refused
         assert FlashAttentionKwargs.__optional_keys__ <= LAYER_ARGUMENTS
@@ -209,7 +209,7 @@ class TestArguments:
         never = {"encoder_outputs", *CACHE_NAMES}
         assert {name for name in own - encoder - never if not name.startswith("decoder_")} <= LAYER_ARGUMENTS
 
-    # PEFT asks models by a name that transformers has given a new one.
+    # PEFT uses an attribute that transformers has renamed.
     @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
     @pytest.mark.parametrize(
         "config",

@@ -1,4 +1,4 @@
-"""The configuration: defaults, the effect of every field, impossible values and combinations, round trips."""
+"""The configuration: defaults, the effect of every field, invalid values and combinations, round trips."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ from tiny import TINY, one_layer_model, tiny_config
 
 ONE_LAYER = {**TINY, "encoder_layers": 1, "decoder_layers": 1}
 
-# Another value of each field.
+# A value of each field other than the one in `ONE_LAYER`.
 OTHER_VALUES: dict[str, Any] = {
     "vocab_size": 41, "decoder_vocab_size": 41, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
     "encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 0, "decoder_ffn_dim": 0,
@@ -39,7 +39,7 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 def behaviour(**changes: Any) -> tuple[Any, ...]:
-    """What a field may affect: shapes, logits while training, the cache, and the ids of generation."""
+    """Everything a field may affect: shapes, logits in training, the cache, and the ids of generation."""
     torch.manual_seed(0)
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**{**ONE_LAYER, **changes})).train()
     tokens = torch.arange(3, 9)[None]
@@ -267,7 +267,7 @@ class TestDerivedFields:
     CHANGED = {"vocab_size": 400, "d_model": 64, "num_attention_heads": 2, "norm_position": "pre"}
     FOLLOWED = {
         "decoder_vocab_size": 400, "head_dim": 32, "value_head_dim": 32, "final_layer_norm": True, "init_std": 0.125,
-    }  # fmt: skip  # as one line more than fits
+    }  # fmt: skip  # a table
     GIVEN = {"decoder_vocab_size": 9, "head_dim": 3, "value_head_dim": 5, "final_layer_norm": True, "init_std": 0.5}
 
     def read(self, config: VanillaTransformerConfig) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def test_one_side_has_its_sizes_under_every_name():
             assert [one.decoder_vocab_size, *(getattr(one, field) for field in names)] == list(expected)
         assert one.decoder_start_token_id == 2
     assert (config.num_attention_heads, config.head_dim, config.decoder_vocab_size) == (4, 4, 50)
-    # Without a side, that of the logits.
+    # Without a side, the vocabulary of the logits.
     assert config.get_text_config().vocab_size == 50
     assert (shared := tiny_config()).get_text_config() is shared
 

@@ -54,7 +54,7 @@ def log_probs(model, source, target):
 
 
 def cached_rows(out):
-    """Rows of the cache that `generate()` returned, of self-attention and cross-attention."""
+    """Number of rows in the self-attention and cross-attention caches that `generate()` returned."""
     cache = getattr(out, CACHE)
     return tuple(len(each.layers[0].keys) for each in (cache.self_attention_cache, cache.cross_attention_cache))
 
@@ -68,7 +68,7 @@ def by_hand(model, source, steps, start=None):
 
 
 def every_sequence(model, source, steps):
-    """Best sequence of `steps` tokens and its score, by trying all."""
+    """Best sequence of `steps` tokens and its score, by exhaustive search."""
     beams, scores = torch.ones(1, 1, dtype=torch.long), torch.zeros(1)
     for _ in range(steps):
         several = {name: value.expand(len(beams), -1) for name, value in source.items()}
@@ -88,7 +88,7 @@ class TestSearch:
 
     @EVERY_SHAPE
     def test_enough_beams_find_the_best_sequence(self, changes):
-        """With a beam for every sequence of one token less, nothing is pruned."""
+        """With a beam for every sequence that is one token shorter, nothing is pruned."""
         model = varied_model(**{**changes, "vocab_size": 12, "decoder_vocab_size": 12})
         source = {"input_ids": torch.randint(4, 12, (1, 5)), "attention_mask": torch.ones(1, 5, dtype=torch.long)}
         options = {"eos_token_id": None, "max_new_tokens": 3, "num_beams": 144, "length_penalty": 0.0}
@@ -350,7 +350,7 @@ class TestCaches:
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "num_beams": num_beams}
         expected = model.generate(**source, **options, use_cache=False)
-        # A static cache has decoding compiled on accelerators only.
+        # With a static cache, decoding is compiled on accelerators only.
         assert torch.equal(model.generate(**source, **options, cache_implementation=cache), expected)
 
     @EVERY_SHAPE
@@ -371,7 +371,7 @@ class TestCaches:
         model.forward = torch.compile(model.forward, fullgraph=True, backend=counting_backend(graphs), dynamic=False)
         actual = model.generate(**source, **ENDLESS, cache_implementation="static", disable_compile=True)
         assert torch.equal(actual, expected)
-        # One for the first token, where the cross-attention cache is filled, and one for all that follow.
+        # One for the first token, which fills the cross-attention cache, and one for all later tokens.
         assert len(graphs) == 2
         torch._dynamo.reset()
 

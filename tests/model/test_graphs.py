@@ -26,9 +26,9 @@ pytest.importorskip("onnxruntime", reason="ONNX graphs run in onnxruntime, of th
 
 from transformers.exporters import DynamoConfig, DynamoExporter, OnnxConfig, OnnxExporter  # noqa: E402 - needs the above
 
-# All shapes at once.
+# All changes of shapes in one model.
 SEVERAL = {name: value for changes in SHAPES.values() for name, value in changes.items()}
-# Each takes seconds; the fast ones cover every property once.
+# Each case takes seconds; the fast one covers every property.
 ATTENTION_AND_SHAPES = pytest.mark.parametrize(
     ("attention", "changes"),
     [
@@ -63,13 +63,13 @@ def inputs(rows, source, target=None, seed=1, of_target="decoder_input_ids"):
     return made if target is None else {**made, of_target: tokens(target)}
 
 
-# Of any shape; graphs are made from the first.
+# Batches of different shapes; graphs are exported from the first.
 BATCHES = (inputs(3, 6, 5), inputs(2, 9, 3, seed=2), inputs(5, 4, 11, seed=3))
 LABELLED = inputs(3, 6, 5, of_target="labels")
 
 
 def run_graph(exported, given):
-    """Return an exported graph's logits, by the interface of the release that made it."""
+    """Return an exported graph's logits, with the interface of the release that exported it."""
     given = copy.deepcopy(given)
     if hasattr(exported, "components"):
         return exported(**given).logits

@@ -57,7 +57,7 @@ def test_auto_map_names_every_registered_class():
 
 @pytest.mark.parametrize("file", code_files(), ids=lambda file: file.stem)
 def test_imports_are_limited_to_siblings_and_dependencies(file):
-    """The copier of transformers finds siblings by `from .name import ...` alone."""
+    """When transformers copies code, it finds siblings only through `from .name import ...`."""
     siblings = {each.stem for each in code_files()}
     allowed = sys.stdlib_module_names | {"torch", "transformers", "tokenizers"}
     assert {value.split(".")[0] for value in MODEL_AUTO_MAP.values()} <= siblings

@@ -20,7 +20,7 @@ from tiny import (
     tiny_model,
 )
 
-# Arguments beside the labels.
+# Target arguments passed besides the labels.
 BESIDE = {
     "labels alone": lambda model, labels: {},
     "decoder input of a collator": lambda model, labels: {
@@ -63,7 +63,7 @@ def test_the_start_token_precedes_the_first_label():
 
 @pytest.fixture(params=["looks at labels", "does not look"])
 def looks(request, monkeypatch):
-    """On an accelerator labels are not looked at."""
+    """With and without reading the labels; on an accelerator they are not read."""
     if request.param == "does not look":
         monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
 
@@ -125,7 +125,7 @@ def test_left_padding_without_labels():
 
 @CHECKS_VALUES
 def test_left_padding_with_a_cache_raises():
-    """Later tokens would attend to the padding, and to other tokens than those they follow."""
+    """Later tokens would attend to the padding, and to tokens at wrong positions."""
     model, (_, labels, source) = one_layer_model(), padded_on_both_sides()
     given = {"input_ids": source, "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
     filled = model(input_ids=source, decoder_input_ids=source[:, :3], use_cache=True).past_key_values

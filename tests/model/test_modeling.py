@@ -1,4 +1,4 @@
-"""The model against torch's own layers with the same weights, and against itself run another way."""
+"""The model against torch's own layers with the same weights, and against itself computed another way."""
 
 from collections.abc import Callable
 from typing import Any
@@ -228,7 +228,7 @@ class TestDecoding:
         assert tiny_model(use_cache=False)(**batch).past_key_values is None
 
 
-# One of them gives as many rows as the model is wide, which nothing may mistake for its width.
+# The second gives `d_model` rows, which must not be mistaken for the width.
 @pytest.mark.parametrize("per_source", [3, TINY["d_model"] // 2])
 def test_equal_repeated_sources(per_source):
     """Several rows of the target for each source, such as beams."""
@@ -294,7 +294,7 @@ class TestInputsAndOutputs:
 
     def test_ids_without_padding_need_no_mask(self):
         mask = mask_padding(None, tokens(2, 5), tiny_config())
-        # To look at the ids would be to wait for an accelerator.
+        # Reading the ids would sync an accelerator.
         assert mask is None if TEST_DEVICE == "cpu" else mask.all()
 
     def test_labels_alone_are_enough(self):
@@ -347,7 +347,7 @@ class TestInputsAndOutputs:
             assert cache.get_seq_length() == 5
 
 
-# The oldest supported transformers lacks its successor.
+# The oldest supported transformers lacks the method that replaces it.
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning")
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_gradient_checkpointing_changes_no_gradient(use_reentrant):
@@ -402,7 +402,7 @@ class TestTransforms:
             _, expected = loss_and_gradients(model, batch, smoothing=0.1)
             close_gradients({name: grad[row] for name, grad in found.items()}, expected)
 
-    # PyTorch builds its forward-mode rules by deprecated functions.
+    # PyTorch builds its forward-mode rules with deprecated functions.
     @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
     @pytest.mark.parametrize("skip_logits", [False, True], ids=["logits", "skip_logits"])
     def test_forward_mode_derivatives(self, skip_logits):

@@ -113,7 +113,7 @@ class TestLoading:
 
 
 class TestVocabularies:
-    """Section 3.4: the embeddings and the output projection share one matrix, or fewer of them do."""
+    """Section 3.4: both embeddings and the output projection share one matrix, or only some of them do."""
 
     @pytest.mark.parametrize(
         ("changes", "together", "apart"),

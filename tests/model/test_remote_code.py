@@ -18,7 +18,7 @@ from translators import ENGLISH, build
 OPTIONS = {"max_new_tokens": 8, "num_beams": 2}
 KINDS = ("shared", "pair", "multilingual")
 
-# What every program below starts with; its last line of output is a JSON object.
+# Start of every program below; the last line of output is a JSON object.
 PRELUDE = """
 import json, sys
 settings = json.loads(sys.argv[1])
@@ -32,7 +32,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModel
 from transformers import AutoModelForTextEncoding, AutoTokenizer
 
 def report(value):
-    # After the prompt of transformers, which ends no line.
+    # After transformers' prompt, which does not end its line.
     print("\\n" + json.dumps(value))
 
 def use(name, save_to=None, **options):
@@ -182,7 +182,7 @@ def hub():
 
 @pytest.fixture(scope="module")
 def pushed(hub: Hub, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
-    """What the process that pushed each kind of model gets when it loads it, untrusted and trusted."""
+    """Reports of loading each kind of model, untrusted and trusted, in the process that pushed it."""
     folders = {f"tester/{kind}": str(save(kind, tmp_path_factory.mktemp(kind))) for kind in KINDS}
     settings = environment(hub, tmp_path_factory.mktemp("home"), HF_TOKEN=TOKEN)
     return run(PUSH, settings, package=True, folders=folders, private=False)
@@ -190,7 +190,7 @@ def pushed(hub: Hub, tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory) -> Path:
-    """A folder with the files of model/ alone, beside a saved model and tokenizer that name them."""
+    """A folder with a saved model and tokenizer and the files of model/, which their `auto_map` names."""
     folder = tmp_path_factory.mktemp("copied")
     for file in (ROOT / "hf_vanilla_transformer" / "model").glob("*.py"):
         shutil.copyfile(file, folder / file.name)
@@ -203,7 +203,7 @@ def copied(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def without_package(hub: Hub, pushed, copied: Path, tmp_path_factory) -> dict[str, dict[str, Any]]:
-    """What a process that cannot import the package gets from the pushed models and from the copied files."""
+    """Reports of loading the pushed models and the copied files in a process that cannot import the package."""
     saved = tmp_path_factory.mktemp("saved")
     names = {name: str(saved / str(number)) for number, name in enumerate([*pushed, str(copied)])}
     reports = run(WITHOUT_PACKAGE, environment(hub, tmp_path_factory.mktemp("stranger")), package=False, names=names)
@@ -228,7 +228,7 @@ class TestWithoutThePackage:
         # What was loaded can be saved and loaded in turn.
         assert without_package[name]["again"] == wanted
         files = {path.name for path in code_files()}
-        # Code comes by what a model uses.
+        # Only the code that a model uses is saved with it.
         assert files - {f"{each}.py" for each in TOKENIZERS.values()} <= without_package[name]["files"]
 
     def test_untrusted_code_does_not_run(self, without_package, name, kind):

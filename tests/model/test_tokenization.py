@@ -62,7 +62,7 @@ def test_pair_pads_and_truncates_both_sides(pair: VanillaTransformerTokenizer) -
     assert {ids[-1] for ids in encoded["input_ids"] + encoded["labels"]} == {2}
     encoded = pair(ENGLISH, text_target=SPANISH, max_length=6, max_target_length=3, truncation=True)
     assert {len(ids) for ids in encoded["input_ids"]} == {6} and {len(ids) for ids in encoded["labels"]} == {3}
-    # The limits were those of one call.
+    # The limits applied to one call only.
     assert pair(ENGLISH[0])["input_ids"][:-1] == pair.source_tokenizer(ENGLISH[0], add_special_tokens=False).input_ids
 
     pair.padding_side, pair.truncation_side, pair.model_max_length = "left", "left", 7
@@ -235,14 +235,14 @@ WAYS = {
     "word": (lambda tokenizer, token: tokenizer.add_tokens([token]), False),
     "added word": (lambda tokenizer, token: tokenizer.add_tokens([AddedToken(token)]), False),
 }
-# How often it stands in a text.
+# Texts, and how often the added token occurs in each.
 COUNTS = {"<2de> cat": 1, "cat <2de>": 1, "a<2de>cat": 1, "<2de><2de>": 2, "2de": 0, "<2 de>": 0}
-# Nothing of a text may become one of these.
+# Special tokens whose ids no text may contain.
 OWN = {"<pad>": 0, "<s>": 1, "</s>": 2}
 
 
 def sides_of(tokenizer, text):
-    """The ids of a text as a source and as a target, and what each side decodes them to."""
+    """Yield the ids of a text as a source and as a target, each with the tokenizer of its side."""
     for name, own in (("text", "source"), ("text_target", "target")):
         side = getattr(tokenizer, f"{own}_tokenizer", tokenizer)
         yield tokenizer(**{name: text}, add_special_tokens=False)["input_ids"], side
@@ -271,7 +271,7 @@ def test_added_tokens_are_found_in_texts(make, way: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("make", EVERY_VOCABULARY)
 def test_what_follows_an_added_token_is_a_text(make) -> None:
-    """A blank after it included: unigram begins every text with one."""
+    """Also if it begins with a space: unigram prepends one to every text."""
     tokenizer = make()
     tokenizer.add_special_tokens({"extra_special_tokens": ["<2de>"]})
     for text in ("cat", " cat"):
@@ -311,7 +311,7 @@ def test_details_of_an_added_token_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_an_earlier_release_loads(tmp_path: Path) -> None:
-    """It was a plain one; this class reads it too."""
+    """Earlier releases saved a `PreTrainedTokenizerFast`; this class reads it, too."""
     tokenizer = shared()
     earlier = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer.backend_tokenizer, split_special_tokens=True, **SPECIAL_TOKENS
@@ -345,7 +345,7 @@ print(json.dumps([type(tokenizer).__name__, ids, tokenizer.batch_decode(ids, ski
 @pytest.mark.slow
 @pytest.mark.parametrize("with_code", [False, True])
 def test_a_shared_vocabulary_without_the_package(tmp_path: Path, with_code: bool) -> None:
-    """Only dropping markers needs the code."""
+    """Only dropping added special tokens needs the code."""
     tokenizer, texts = shared(), [*ENGLISH, "<s></s>", "<2de> cat"]
     tokenizer.add_special_tokens({"extra_special_tokens": ["<2de>"]})
     folder = tmp_path / "saved"

@@ -47,7 +47,7 @@ def searched_by_ours(model, input_ids, logits_processor, stopping_criteria, gene
 
 
 def assert_equal(own, model, source, **options):
-    """One search of ours finds the sequences of transformers."""
+    """Check that one search of ours finds the same sequences as transformers."""
     options = {"num_beams": 4, "max_new_tokens": 12, **options}
     found, expected = model.generate(**source, **options), model.generate(**source, **options, **REPORT).sequences
     assert torch.equal(found, expected) and len(own) == 1
@@ -110,7 +110,7 @@ class TestEqualsTransformers:
             {"decoder_input_ids": torch.tensor([[1, 9, 8]] * 7)},
             {"stopping_criteria": StoppingCriteriaList([MaxLengthCriteria(6)])},
             {"max_new_tokens": 1},
-            # A sentence goes on for what it could reach at the length limit, and reaches it.
+            # A sentence continues while it could improve until the length limit, and does improve.
             {"early_stopping": "never", "num_beams": 2},
         ],
         ids=lambda options: next(iter(options)),
@@ -187,7 +187,7 @@ class TestDroppedSentences:
     @pytest.mark.parametrize("early_stopping", [False, True, "never"])
     @pytest.mark.parametrize("forced", [None, 2], ids=["", "forced end"])
     def test_at_limits_of_their_own(self, dropped, early_stopping, forced):
-        """The sequences are those that transformers finds of each sentence alone."""
+        """The sequences are those that transformers finds for each sentence alone."""
         model, source, limits = varied_model(), padded_source(7), [12, 4, 9, 6, 12, 5, 8]
         options = {**self.OPTIONS, "max_new_tokens": None, "early_stopping": early_stopping, "num_return_sequences": 4}
         options |= {"length_penalty": 2.0, "forced_eos_token_id": forced}
