@@ -1,4 +1,4 @@
-"""Dropout and attention with PyTorch's fastest CPU routines.
+"""Dropout and attention with PyTorch's fastest CPU routines and unchanged results.
 
 The standard routine runs on accelerators, under compilation, export or tracing, and for tensor subclasses (sharded,
 quantized, wrapped).

@@ -64,7 +64,7 @@ def attend(
 ) -> Tensor:
     """Store the keys and values of a step, and attend from its queries to all so far.
 
-    The step's `key` (N, h, 1, d_k) and `value` (N, h, 1, d_v) are stored at position `length`, a tensor (), of `keys`
+    The step's `key` (N, h, 1, d_k) and `value` (N, h, 1, d_v) are stored at position `length`, a 0-d tensor, of `keys`
     (N, h, L, d_k) and `values` (N, h, L, d_v). `rows` (N, L) is the row that holds those of each hypothesis at each
     position; None means its own row. Returns softmax(query keys^T * scaling) values, (N, 1, h, d_v).
     """

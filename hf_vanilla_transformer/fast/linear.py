@@ -1,4 +1,4 @@
-"""Linear layers with the fastest CPU routine for this processor.
+"""Linear layers with the fastest CPU routine for this processor and unchanged results.
 
 The standard routine runs on accelerators, under compilation, export or tracing, for tensor subclasses (sharded,
 quantized, wrapped), and for layers with adapters or hooks.

@@ -65,8 +65,7 @@ class FastAttention(VanillaTransformerAttention):
         """Attend as the plain module does.
 
         With k rows per source, (B * k, T, d) over (B, S, d), the rows of a source are folded into one row of k * T
-        queries, which the mask must cover. `implementation` is that of the configuration, if the caller has looked it
-        up.
+        queries, which the mask must cover. `implementation` is the configuration's, if the caller has looked it up.
         """
         rows, length, _ = hidden_states.shape
         is_cross = encoder_hidden_states is not None
@@ -95,8 +94,8 @@ class FastAttention(VanillaTransformerAttention):
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
         return out.reshape(rows, length, -1), weights
 
-    # Repeats the plain method with other products: Python takes a good part of a small model's decoding step, so
-    # there is no helper method to call for them.
+    # Duplicates the plain method rather than have it call a method for each product: Python overhead is a good part of
+    # a small model's decoding step.
     def _keys_values(self, states: Tensor, encoder_states: Tensor | None, cache: Any) -> tuple[Tensor, Tensor]:
         kv_cache: Any = getattr(cache, "self_attention_cache", cache)
         if encoder_states is not None:

@@ -22,7 +22,7 @@ from .cuda_graphs import can_capture, record
 from .static_search import StaticBeams, StaticGreedy
 from .step_cache import StepCache
 
-# Longer prefixes are decoded in one pass instead of token by token, which is not recorded.
+# Longest prefix that a recorded search decodes, token by token; longer ones are faster in one pass.
 MAX_PREFIX = 4
 # Arguments of `forward` that recorded searches support.
 INPUTS = frozenset(("encoder_outputs", "attention_mask", "use_cache", "logits_to_keep", CACHE))

@@ -31,7 +31,7 @@ class Product(NamedTuple):
 
 
 class Batched(NamedTuple):
-    """The least heads in a batch and the most keys with which two products and a softmax beat flash attention.
+    """The fewest heads in a batch and the most keys for which two products and a softmax beat flash attention.
 
     With fewer heads, the calls alone cost more than flash attention.
     """

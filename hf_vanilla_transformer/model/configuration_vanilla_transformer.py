@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class DerivedField(Generic[T]):
-    """Descriptor of a field that is stored and saved as None, but reads as a value derived from other fields."""
+    """Descriptor of a field whose None is stored and saved as such, but reads as a value derived from other fields."""
 
     def __init__(self, derive: Callable[[Any], Any]):
         self.derive = derive
@@ -90,9 +90,9 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
 
     Names follow `MarianConfig` where the meaning is the same; the paper's symbols are in brackets.
 
-    A derived field is stored and saved as `None`, reads as the value in use, and follows the fields it depends on.
-    All fields are checked when a configuration is built or loaded, when a model is built from it, and when either is
-    saved.
+    A field left at `None` is derived from others: it is stored and saved as `None`, reads as the value in use, and
+    follows the fields it depends on. All fields are checked when a configuration is built or loaded, when a model is
+    built from it, and when either is saved.
 
     Args:
         vocab_size: Size of the source vocabulary.

@@ -28,8 +28,8 @@ def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.masked_fill(hidden_keys(attention_mask), -torch.inf)
 
 
-def may_leave_out(attention_mask: Tensor | None) -> bool:
-    """Whether a mask may be omitted if it hides no key, which is only known after reading its values."""
+def may_skip_mask(attention_mask: Tensor | None) -> bool:
+    """Whether attention may do without a mask that hides no key; finding out reads the mask's values."""
     return attention_mask is None or has_values(attention_mask)
 
 

@@ -55,7 +55,7 @@ from .loss_vanilla_transformer import (
     shift_tokens_right,
     summed_loss,
 )
-from .masks_vanilla_transformer import hidden_keys, lowest_to_inf, match_rows, may_leave_out
+from .masks_vanilla_transformer import hidden_keys, lowest_to_inf, match_rows, may_skip_mask
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
@@ -331,7 +331,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             self.config,
             hidden_states,
             lowest_to_inf(attention_mask),
-            allow_is_bidirectional_skip=may_leave_out(attention_mask),
+            allow_is_bidirectional_skip=may_skip_mask(attention_mask),
         )
         return BaseModelOutput(last_hidden_state=self._apply_layers(hidden_states, mask, **kwargs))
 
@@ -388,7 +388,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             hidden_states,
             lowest_to_inf(attention_mask),
             **{CACHE: getattr(past, "self_attention_cache", past)},
-            allow_is_causal_skip=may_leave_out(attention_mask),
+            allow_is_causal_skip=may_skip_mask(attention_mask),
         )
         source: tuple[Any, ...] = (None, None)
         if encoder_hidden_states is not None:
@@ -408,9 +408,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         return encoder_states, self._source_mask(hidden_states, encoder_states, mask)
 
     def _source_mask(self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None) -> Any:
-        may_skip = may_leave_out(mask)
         return create_bidirectional_mask(
-            self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip
+            self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip_mask(mask)
         )
 
 

@@ -31,7 +31,7 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
 
 
 class VanillaTransformerSinusoidalPositions(nn.Module):
-    """Sinusoidal encodings, cached up to `max_position_embeddings` or `MAX_CACHED`. Section 3.5."""
+    """Sinusoidal encodings, cached up to `max_position_embeddings` or `MAX_CACHED`, computed beyond. Section 3.5."""
 
     weight: Tensor
 
