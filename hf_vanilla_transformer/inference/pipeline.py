@@ -1,6 +1,6 @@
 """`pipeline("translation", model=...)` and `pipeline("translation_en_to_de", ...)`, which transformers 5 dropped.
 
-Shape legend: B batch, S source length, T target length, n translations a text.
+Shape legend: B batch, S source length, T target length, n translations per text.
 """
 
 import re
@@ -31,7 +31,7 @@ from .translation import REMARKS, checked_sentence, checked_sentences, finished,
 logger = logging.get_logger(__name__)
 
 TASK = "translation"
-# The names of this task that say its languages, such as "translation_en_to_de".
+# Task names with languages, such as "translation_en_to_de".
 DIRECTED_TASK = re.compile(f"{TASK}_(.+)_to_(.+)")
 
 # Options of `preprocess`, `_forward` and `postprocess`; all others are settings of `generate()`.
@@ -41,12 +41,12 @@ STEP_OPTIONS = (
     ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
 )
 
-# transformers declares the hooks of a pipeline without arguments.
+# Untyped: transformers declares a pipeline's hooks without arguments.
 Base: Any = ChunkPipeline
 
 
 class CheckedDataset(Dataset[str]):
-    """A dataset whose items are checked to be text when they are read."""
+    """A dataset that checks on access that each item is text."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -59,7 +59,7 @@ class CheckedDataset(Dataset[str]):
 
 
 class TranslationPipeline(Base):
-    """Translates with any encoder-decoder: a Transformer of this package, MarianMT, BART, ...
+    """Translates with any encoder-decoder: a model of this package, MarianMT, BART, ...
 
     ```python
     translate = pipeline("translation", model="my-model")
@@ -69,32 +69,32 @@ class TranslationPipeline(Base):
     translate("One.", num_beams=4, num_return_sequences=3, return_scores=True)  # three dicts, with "score"
     ```
 
-    A task such as "translation_en_to_de" sets the languages of a multilingual tokenizer, and the prefix that a model's
-    `task_specific_params` have for it, as those of T5.
+    A task such as "translation_en_to_de" sets the languages of a multilingual tokenizer, and the prefix for that task
+    in the model's `task_specific_params`, as in T5.
 
-    A generator, any other iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model
-    bounds the output, it may have 50 tokens more than its source (section 6.1 of the paper).
-    Pipeline and call accept all other settings of `generate()`.
+    An iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model bounds the output,
+    it may have 50 tokens more than its source (section 6.1 of the paper). Pipeline and call accept all other settings
+    of `generate()`.
 
     Call it with:
         inputs: A text; a list, tuple or `datasets` column of texts; an iterator over texts, or a dataset.
-        batch_size: Texts to translate at a time. Those of a list are batched by length; results keep their order.
+        batch_size: Texts to translate at a time. A list is batched by length; results keep its order.
         num_return_sequences: Translations of each text, best first; if more than one, a list of texts gives a list of
             lists.
-        return_scores: Whether to add "score", which beam search ranks by: log-probability / length **
+        return_scores: Whether to add "score", the ranking score of beam search: log-probability / length **
             length_penalty, in nats.
         return_tensors: Whether to return "translation_token_ids" instead of "translation_text": for each sentence the
-            start token, what the model said, and padding to the longest of the batch.
-        return_text: Whether to return "translation_text"; by default unless `return_tensors` is set.
+            start token, the model's output, and padding to the longest of the batch.
+        return_text: Whether to return "translation_text"; by default only if `return_tensors` is not set.
         clean_up_tokenization_spaces: As in the tokenizer's `decode`.
         truncation: Whether to truncate sentences to the tokenizer's `model_max_length`.
-        split_sentences, protect, raw: As of `translate_lines`.
+        split_sentences, protect, raw: As for `translate_lines`.
         src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...); by default that of the
-            task's name.
-        tgt_lang: Target language, likewise. If the task does not name them, the tokenizer's current languages.
+            task's name, else the tokenizer's current one.
+        tgt_lang: Target language, likewise.
 
     Raises:
-        ValueError: An input is not text, the model is not an encoder-decoder or translates in the opposite direction,
+        ValueError: An input is not text, the model is not an encoder-decoder or translates the opposite direction,
             a weight is not finite, or an option is out of range.
     """
 
@@ -105,19 +105,19 @@ class TranslationPipeline(Base):
     _load_tokenizer = True
 
     def __init__(self, *args: Any, local_files_only: bool | None = None, **kwargs: Any) -> None:
-        """Take the arguments of `transformers.pipeline`, which has already used `local_files_only`."""
+        """Take the arguments of `transformers.pipeline`, which has already applied `local_files_only`."""
         super().__init__(*args, **kwargs)
         if not (self.model.can_generate() and self.model.config.is_encoder_decoder):
-            raise ValueError(f"{type(self.model).__name__} is not an encoder-decoder that generates; use one")
+            raise ValueError(f"{type(self.model).__name__} is not an encoder-decoder with `generate()`; use one")
         if self.tokenizer is None:
-            raise ValueError("there is no tokenizer; name one, or a folder that holds it with the model")
-        # `transformers.pipeline` loads models by itself.
+            raise ValueError("there is no tokenizer; pass `tokenizer`, or a model folder that contains it")
+        # `transformers.pipeline` loads the model without `load_model`, which checks this.
         name = f"model {self.model.name_or_path}".rstrip()
         check_finite(self.model, name)
         named = DIRECTED_TASK.fullmatch(self.task or "")
         source, target = named.groups() if named else (None, None)
         if is_multilingual(self.tokenizer):
-            self._preprocess_params: Any = _given(src_lang=source, tgt_lang=target) | self._preprocess_params
+            self._preprocess_params: Any = _drop_none(src_lang=source, tgt_lang=target) | self._preprocess_params
         else:
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}
@@ -134,7 +134,7 @@ class TranslationPipeline(Base):
             return super().__call__(checked_sentences(inputs), **kwargs)
         if isinstance(inputs, Dataset):
             return super().__call__(CheckedDataset(inputs), **kwargs)
-        raise ValueError(f"the input is a {type(inputs).__name__}, not text; pass a string or several")
+        raise ValueError(f"the input is a {type(inputs).__name__}, not text; pass a string or a list of strings")
 
     def score(
         self,
@@ -155,17 +155,17 @@ class TranslationPipeline(Base):
         """Return the results one by one; a list is translated in batches of similar length."""
         if batch_size == 1 or not isinstance(inputs, list):
             return super().get_iterator(inputs, num_workers, batch_size, *params)
-        # From long to short: if memory runs out, it does so at once.
+        # Longest first: if memory runs out, it does so at once.
         order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i]))
         results = super().get_iterator([inputs[i] for i in order], num_workers, batch_size, *params)
         return map(itemgetter(1), sorted(zip(order, results, strict=True), key=itemgetter(0)))
 
     def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Share out the options of a call to its steps; settings of `generate()` go to `_forward`."""
+        """Split options among the steps; settings of `generate()` go to `_forward`."""
         preprocess, forward, postprocess = (
-            _given(**{name: options.pop(name, None) for name in names}) for names in STEP_OPTIONS
+            _drop_none(**{name: options.pop(name, None) for name in names}) for names in STEP_OPTIONS
         )
-        check_choice(SplitSentences, **_given(split_sentences=preprocess.get("split_sentences")))
+        check_choice(SplitSentences, **_drop_none(split_sentences=preprocess.get("split_sentences")))
         if isinstance(protect := preprocess.get("protect"), list):
             preprocess["protect"] = tuple(protect)
         return preprocess, forward | options, postprocess
@@ -180,9 +180,10 @@ class TranslationPipeline(Base):
         protect: Iterable[str] = (),
         raw: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the ids of each sentence of a text and a mask of ones, (1, S), with what its translation is made from.
+        """Yield for each sentence of a text its ids and a mask of ones, (1, S), and what `postprocess` needs.
 
-        What is not translated is a single masked token. A multilingual tokenizer adds `forced_bos_token_id` (1).
+        A sentence with nothing to translate is a single masked token. A multilingual tokenizer adds
+        `forced_bos_token_id` (1).
         """
         directions, languages = directions_of(self.tokenizer, *self._languages(src_lang, tgt_lang))
         direction = next(directions)
@@ -205,13 +206,13 @@ class TranslationPipeline(Base):
             }
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-        """Return the languages, by default the current ones of a multilingual tokenizer."""
+        """Return the languages, defaulting to the current ones of a multilingual tokenizer."""
         if not is_multilingual(self.tokenizer):
             return src_lang, tgt_lang
         return src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
 
     def _preparation(self, protect: Any, raw: bool) -> Preparation:
-        """Return what prepares texts, the same as long as the options are."""
+        """Return the `Preparation` for these options, cached until they change."""
         if self._prepared is None or self._prepared[0] != (protect, raw):
             self._prepared = (protect, raw), Preparation(self.model, self.tokenizer, protect, raw, self._prefix)
         return self._prepared[1]
@@ -224,7 +225,7 @@ class TranslationPipeline(Base):
         generation_config: GenerationConfig | None = None,
         **generate_options: Any,
     ) -> dict[str, Any]:
-        """Return target ids (B, n, T) and scores (B, n), 0 for what is not translated."""
+        """Return target ids (B, n, T) and scores (B, n), 0 for a sentence with nothing to translate."""
         options = self._generation_options(generation_config, generate_options)
         candidates = (
             num_return_sequences,
@@ -250,13 +251,13 @@ class TranslationPipeline(Base):
         return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the call's settings, with the model's length bounds unless the call has its own."""
+        """Return the call's settings, plus the model's length bounds unless the call has its own."""
         if config is not None:
             options = config.to_diff_dict() | options
             options.pop("transformers_version", None)
         if options.keys() & {*LENGTH_BOUNDS}:
             return dict(options)
-        return options | _given(**{name: getattr(self.model.generation_config, name) for name in LENGTH_BOUNDS})
+        return options | _drop_none(**{name: getattr(self.model.generation_config, name) for name in LENGTH_BOUNDS})
 
     def postprocess(
         self,
@@ -265,7 +266,7 @@ class TranslationPipeline(Base):
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """Return a record for each translation of one text."""
+        """Return a dict for each translation of one text."""
         layout: Layout = model_outputs[0]["layout"]
         rows = []
         for each in model_outputs:
@@ -293,12 +294,12 @@ class TranslationPipeline(Base):
         return records
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
 class TaskAliases(dict[str, str]):
-    """Names of tasks and what they stand for; those that say their languages stand for `TASK`."""
+    """Task aliases, where every name that matches `DIRECTED_TASK` is an alias of `TASK`."""
 
     def __contains__(self, task: object) -> bool:
         return super().__contains__(task) or bool(DIRECTED_TASK.fullmatch(str(task)))
@@ -308,11 +309,11 @@ class TaskAliases(dict[str, str]):
 
 
 def register() -> None:
-    """Register the pipeline as `transformers.pipeline("translation", ...)`; repeating it changes nothing."""
-    # Newer releases refuse tasks they removed before they look at registered ones.
+    """Register the pipeline as `transformers.pipeline("translation", ...)`; idempotent."""
+    # Newer releases refuse removed tasks before they look at registered ones.
     getattr(pipelines, "REMOVED_TASKS", {}).pop(TASK, None)
     if TASK not in PIPELINE_REGISTRY.supported_tasks:
         PIPELINE_REGISTRY.register_pipeline(TASK, TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")
-        # With this attribute `save_pretrained` would store code with the model, and loading would ask to trust it.
+        # With this attribute `save_pretrained` would save code with the model, and loading would ask to trust it.
         del TranslationPipeline._registered_impl
         PIPELINE_REGISTRY.task_aliases = TaskAliases(PIPELINE_REGISTRY.task_aliases)

@@ -1,8 +1,8 @@
-"""Text as people type it to sentences as a model was trained on them, and translations back to what was typed.
+"""Normalize user text into the sentences a model was trained on, and restore the original form in translations.
 
-A line is cut into sentences, and those that are longer than any in training into pieces. Of each, upper and title case
-become sentence case, and what is not translated becomes a placeholder, or, for models without placeholders, is left
-out. A sentence without letters is no text, and is its own translation.
+A line is split into sentences, and a sentence longer than any in training is cut into pieces. Upper and title case
+become sentence case. Protected items (see `text.protection`) become placeholders, or are removed for models without
+placeholders, and are put back into the translation. A sentence without letters is its own translation.
 """
 
 import re
@@ -38,20 +38,20 @@ from .languages import Direction, only_pair
 from .teacher_forcing import position_limit, tightest_limit
 
 SplitSentences = Literal["auto", "never", "always"]
-"""Whether lines are cut into sentences; "auto": unless the model was trained on lines of several sentences."""
+"""Whether to split lines into sentences; "auto" does unless the model was trained on lines of several sentences."""
 
-# Tokens of a sentence, where nothing says how many a model has seen.
+# Most tokens of a sentence if neither training nor the model sets a limit.
 DEFAULT_LENGTH = 512
 
-# Words and characters of which what is known is kept.
+# Entries of a `Memo`.
 MAX_KEPT = 65_536
 
 _T = TypeVar("_T")
 
-# A translation is suspicious below this share of the bytes of a source of this many bytes or more.
+# For sources of at least `SHORT_FROM` bytes, a translation of less than `SHORT_SHARE` of their bytes is suspicious.
 SHORT_SHARE, SHORT_FROM = 1 / 3, 60
 
-# Plain forms of typographic punctuation, for what a vocabulary lacks or training hardly had.
+# Plain forms of typographic punctuation, used where the vocabulary lacks it or training data rarely had it.
 PLAIN_PUNCTUATION = {
     **dict.fromkeys("“”„‟«»", '"'),
     **dict.fromkeys("‘’‚‛‹›", "'"),
@@ -60,7 +60,7 @@ PLAIN_PUNCTUATION = {
     **dict.fromkeys("\u00a0\u2009\u202f", " "),
     **dict.fromkeys("\u00ad\u200b\u2060\ufeff", ""),
 }
-# Letters and punctuation: of these, ligatures and wide forms have plain forms too.
+# Categories (letters, punctuation) in which NFKC also gives plain forms, as of ligatures and full-width characters.
 PLAIN_CATEGORIES = frozenset(("Lu", "Ll", "Pd", "Pe", "Po", "Ps"))
 
 BLANKS = re.compile(r"\s+", re.ASCII)
@@ -68,12 +68,15 @@ BLANKS = re.compile(r"\s+", re.ASCII)
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence with its case, in which it is answered, and what is translated: in sentence case, with placeholders.
+    """A prepared sentence.
 
-    `protected` is None if there is nothing to translate. If `raw`, the sentence and its translation stay as they are,
-    but for placeholders that the model does not know.
-    `direction` has the languages, for models of many; None: the tokenizer's current ones. The prefix stands before
-    what is translated.
+    Attributes:
+        source: The original sentence.
+        case: Its case, which the translation gets back.
+        protected: The text to translate, in sentence case with placeholders; None if there is nothing to translate.
+        raw: Whether source and translation stay as they are, except for placeholders unknown to the model.
+        direction: Languages, for multilingual models; None for the tokenizer's current ones.
+        prefix: Prefix of the text to translate.
     """
 
     source: str
@@ -85,12 +88,12 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """What is translated; "" if there is nothing to."""
+        """The text to translate; "" if there is none."""
         return self.protected.text if self.protected else ""
 
     @property
     def given(self) -> str:
-        """What the model is given; "" if it is given nothing."""
+        """The model's input text; "" if there is nothing to translate."""
         return self.prefix + self.text if self.text else ""
 
     @property
@@ -99,18 +102,23 @@ class Sentence:
         return self.protected.placeholders if self.protected else ()
 
     def needs_links(self, translation: str) -> bool:
-        """Whether an item's place in a translation is to be found by links between words."""
+        """Whether a translation lacks a placeholder, so that word links are needed to place its item."""
         return bool(self.protected and self.protected.missing(translation))
 
     def finished(self, translation: str, links: Sequence[Link] = ()) -> tuple[str, list[Link]]:
-        """Return the model's translation of `text` as one of the sentence, and the links between words of the two.
+        """Turn the model's translation of `text` into that of `source`.
 
-        Links between words of `text` and `translation` are given if they are known.
+        Args:
+            translation: Translation of `text`.
+            links: Links between words of `text` and `translation`, if known.
+
+        Returns:
+            The translation of `source`, and the links between words of the two.
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
         if self.raw and not self.protected.items:
-            # Of models with placeholders, those that the source has.
+            # Remove placeholders that the model added.
             stays = set(PLACEHOLDER.findall(self.source))
             return PLACEHOLDER.sub(lambda match: match[0] if match[1] in stays else "", translation), list(links)
         translation = in_case(translation, self.case)
@@ -128,12 +136,12 @@ class Preparation:
     Args:
         model: The model.
         tokenizer: Its tokenizer.
-        protect: Regular expressions of what else is not translated.
+        protect: Regular expressions of further text not to translate.
         raw: Whether to leave sentences as they are.
-        source_prefix: What stands before every sentence that the model is given.
+        source_prefix: Prefix of every sentence.
 
     Raises:
-        ValueError: An expression is none, or matches an empty text.
+        ValueError: A regular expression is invalid or matches the empty string.
     """
 
     def __init__(
@@ -156,28 +164,28 @@ class Preparation:
         patterns = [checked_pattern(each) for each in protect]
         if raw and patterns:
             raise ValueError("`protect` has no effect with `raw`; leave one of them out")
-        # Whether sentences began with a capital in training; None if that is not known.
+        # Whether sentences began with a capital in training; None if unknown.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
         self._spellings = _by_folded_case(getattr(settings, "training_spellings", None) or "")
         self._alphabet = _Alphabet.of(tokenizer)
-        # The vocabulary may have marks that were too rare to be learned.
+        # Punctuation in the vocabulary, but too rare in training to be learned.
         marks = getattr(settings, "training_marks", None)
         rare = {} if marks is None else {mark: plain for mark, plain in PLAIN_PUNCTUATION.items() if mark not in marks}
         self._plain_marks = str.maketrans(rare)
-        # Most models have learned what becomes of numbers; without placeholders, to leave them out would do harm.
+        # Without placeholders numbers would be removed, which hurts models that learned to translate them, as most do.
         knows_numbers = getattr(settings, "training_numbers", True)
         with_numbers = bool(self.placeholders) or not knows_numbers
         self.protector = Protector(patterns, self._alphabet.can_write, with_numbers)
         self._costs = Memo(self._tokens_of)
 
     def layout(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
-        """Cut a text into sentences, if it is to be split, and long sentences into pieces."""
+        """Split a text into sentences as `split` says, and cut long ones into pieces."""
         layout = self.split(text, split, language)
         return self.fit(layout) if self.may_be_long(layout) else layout
 
     def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
-        """Cut a text into sentences of its language, by default that of the tokenizer."""
+        """Split a text into sentences by the rules of its language, by default the tokenizer's."""
         if self.raw:
             return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
         if split == "never" or (split == "auto" and self._has_paragraphs):
@@ -185,21 +193,21 @@ class Preparation:
         return split_sentences(text, language or getattr(self.tokenizer, "src_lang", only_pair(self.tokenizer)[0]))
 
     def may_be_long(self, layout: Layout) -> bool:
-        """Whether sentences may be longer than those in training, told without the tokenizer."""
-        # Tokens have a byte or more, but for special ones and letters that are spelt out.
+        """Whether a sentence may be longer than any in training, estimated from above without the tokenizer."""
+        # A token has at least a byte, except special tokens and letters that normalization expands: hence the factor.
         return not self.raw and 2 * max((len(each.encode()) for each in layout.sentences), default=0) > self.max_length
 
     def fit(self, layout: Layout) -> Layout:
-        """Cut sentences into pieces that are no longer than those in training, at clauses or else at white space."""
+        """Cut sentences longer than any in training into pieces, at clause ends or else at white space."""
         return layout.cut(partial(cut_long_sentence, limit=self.max_length, measure=self.num_tokens))
 
     def num_tokens(self, sentence: str) -> int:
-        """Return the number of tokens that the model is given for a sentence, end token included; 0 if none."""
+        """Return the number of input tokens of a sentence, end token included; 0 if there is nothing to translate."""
         ((ids,), _) = encode(self.tokenizer, [self.sentence(sentence).given])
         return len(ids)
 
     def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Sentence:
-        """Prepare a sentence; terms of the glossary are translated as it tells, even if they look like items."""
+        """Prepare a sentence; glossary terms stay in the text, even if they look like protected items."""
         given: dict[str, Any] = {"direction": direction, "prefix": self.source_prefix}
         if self.raw or not source.strip():
             unknown = () if self.placeholders else (match.span() for match in PLACEHOLDER.finditer(source))
@@ -213,7 +221,7 @@ class Preparation:
             terms = glossary.spans_in(text)
         items = self.protector.spans(text)
         spans = [(i, k) for i, k in items if not any(start < k and i < end for start, end in terms)]
-        # Case is that of the words, not of a link.
+        # Items, such as links, do not count for the case.
         words = edited(text, [(i, k, " " * (k - i)) for i, k in spans])
         case = case_of(words)
         if case is Case.UPPER and self._knows_upper_case:
@@ -221,7 +229,7 @@ class Preparation:
         elif case is Case.SENTENCE and self.placeholders and self.is_cased:
             text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
             spans += names
-        # As the vocabulary can write it, with one blank between words, as in training.
+        # In characters of the vocabulary, with single spaces, as in training.
         protected = _rewritten(with_placeholders(text, spans, self.placeholders), self._plain)
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source, **given)
@@ -230,10 +238,10 @@ class Preparation:
         return Sentence(source, case, protected, **given)
 
     def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
-        """Return a text as the model saw text in training, but for words that are kept."""
+        """Convert a text to the case of the training data, except for the words in `kept`."""
         if not self.is_cased:
             return text.lower()
-        # Lower case may be how the model saw all text.
+        # The training data may have been in lower case.
         if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
             return text
         return sentence_case(
@@ -241,10 +249,13 @@ class Preparation:
         )
 
     def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
-        """Return a text with the words in capitals as the vocabulary has them, and where those are that it has not.
+        """Respell words in capitals that the vocabulary has in another case, and find those it does not have.
 
-        Those, names and acronyms, become items. `words` is the text with blanks in place of its items and terms.
-        Models without placeholders have learned what becomes of such words.
+        The latter, names and acronyms, become items. `words` is the text with its items and terms blanked out.
+        Only for models with placeholders; others have learned to translate such words.
+
+        Returns:
+            The text, and the spans of names and acronyms.
         """
         names: list[Span] = []
         known: list[Edit] = []
@@ -263,25 +274,25 @@ class Preparation:
         return self._alphabet.plain(text.translate(self._plain_marks))
 
     def said(self, sentence: Sentence, translation: str) -> str:
-        """Return about what the model said for a sentence, from the translation that became of it."""
+        """Approximate the model's raw output for a sentence from its finished translation."""
         for text, _, placeholder, _ in sentence.protected.items if sentence.protected else ():
             translation = translation.replace(text, placeholder, 1)
         return sentence_case(translation, self.spell) if sentence.case in (Case.UPPER, Case.TITLE) else translation
 
     @property
     def is_cased(self) -> bool:
-        """Whether the vocabulary has capitals."""
+        """Whether the vocabulary is cased."""
         return self._alphabet.is_cased
 
     def spell(self, word: str) -> str:
-        """Return a word in its usual case, as recorded, or in the one of the fewest tokens, the lower one first."""
+        """Return a word in its usual case: the recorded one, else the one with the fewest tokens, lower case first."""
         if spelling := self._spellings.get(word.casefold()):
             return spelling
         lower = word.lower()
         return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._costs.__getitem__)
 
     def _tokens_of(self, word: str) -> tuple[int, int]:
-        """Return how many tokens of a word within a text are unknown, and how many it has."""
+        """Return the number of unknown tokens of a word within a text, and of all its tokens."""
         side: Any = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
         before, row = side(["a", f"a {word}"], add_special_tokens=False, verbose=False)["input_ids"]
         return row.count(side.unk_token_id), len(row) - len(before)
@@ -292,12 +303,12 @@ class Preparation:
 
 @lru_cache(maxsize=16)
 def _by_folded_case(words: str) -> dict[str, str]:
-    """Return a thousand words or so by their case-folded form: once for a model, not for each batch."""
+    """Return words by case-folded form; cached because a `Preparation` is built for every call."""
     return {word.casefold(): word for word in words.split()}
 
 
 def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> ProtectedText:
-    """Return a text in another writing, which may be longer or shorter."""
+    """Rewrite a protected text, moving its items along."""
     text = protected.text
     if (written := write(text)) == text:
         return protected
@@ -306,7 +317,7 @@ def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> Protect
 
 
 class Memo(dict[str, _T]):
-    """Results of a function, kept for up to `MAX_KEPT` texts: a server is given ever new ones."""
+    """Cache of a function's results, cleared at `MAX_KEPT` entries because a server sees ever new texts."""
 
     def __init__(self, function: Callable[[str], _T]):
         self._function = function
@@ -327,7 +338,7 @@ def is_suspicious(source: str, translation: str) -> bool:
 
 
 class _Alphabet:
-    """The characters that the source vocabulary of a tokenizer can write in other ways than byte by byte."""
+    """The characters that a tokenizer's source vocabulary has, not counting byte fallback."""
 
     _of: "WeakKeyDictionary[PreTrainedTokenizerBase, _Alphabet]" = WeakKeyDictionary()
 
@@ -338,7 +349,7 @@ class _Alphabet:
 
     @classmethod
     def of(cls, tokenizer: Any) -> "_Alphabet":
-        """Return that of a tokenizer, built at the first call."""
+        """Return the alphabet of a tokenizer, built at the first call."""
         side, known = getattr(tokenizer, "source_tokenizer", tokenizer), cls._of.get(tokenizer)
         if known is None or known._size != len(side):
             known = cls._of[tokenizer] = cls(side)
@@ -349,7 +360,7 @@ class _Alphabet:
         return self._plain(character) is not None
 
     def plain(self, text: str) -> str:
-        """Return a text with plain forms of characters that are unknown, and one blank for several."""
+        """Replace unknown characters with their plain forms, and runs of white space with single spaces."""
         if not text.isascii():
             text = "".join(each if (form := self._plain(each)) is None else form for each in text)
         return BLANKS.sub(" ", text)
@@ -370,12 +381,12 @@ class _Alphabet:
             return script[0] in self._scripts
         normalizer = getattr(getattr(self._side, "backend_tokenizer", None), "normalizer", None)
         written = normalizer.normalize_str(character) if normalizer else character
-        # U+2581 is a blank in the vocabulary of unigram.
+        # U+2581 is a space in a unigram vocabulary.
         return self._characters.issuperset(written.strip("\u2581 "))
 
     @cached_property
     def is_cased(self) -> bool:
-        """Whether tokens of several letters have capitals, or any where none has several letters."""
+        """Whether any token of several letters has capitals, or any token at all if none has several letters."""
         words = [text for text in self._texts if sum(map(str.isalpha, text)) > 1]
         return any(text != text.lower() for text in words or self._texts)
 

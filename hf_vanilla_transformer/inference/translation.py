@@ -1,4 +1,4 @@
-"""Translation of text: lines of any length, prepared for the model, in input order, with scores and alignments."""
+"""Translate lines of any length in input order, with scores and alignments."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -30,13 +30,13 @@ from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, 
 
 logger = logging.get_logger(__name__)
 
-# Sentences of a stream to hold and sort by length at a time.
+# Lines of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
 
-# What the remarks of hypotheses say of their texts.
+# Warning text for each remark of a hypothesis.
 REMARKS = {"cut": "had a sentence longer than any in training, which was cut", "short": "came back suspiciously short"}
 
-# Sorts the hypotheses of each sentence.
+# Takes sentences and the hypotheses of each, and returns them sorted, best first.
 Reranker = Callable[[Sequence[str], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
 
 
@@ -46,17 +46,17 @@ def load(
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load an encoder-decoder, or several that decode as one, and the tokenizer.
+    """Load an encoder-decoder, or an ensemble, and its tokenizer.
 
     Args:
-        name: Folder of both, or their name on the Hub; a list of them for a `VanillaTransformerEnsemble`.
-        dtype: Of the weights; by default the saved one.
-        device: For example "cuda:1"; by default the machine's accelerator, if it has one.
+        name: Folder or Hub name of model and tokenizer; a list of them for a `VanillaTransformerEnsemble`.
+        dtype: Dtype of the weights; by default the saved one.
+        device: For example "cuda:1"; by default the machine's accelerator, else the CPU.
         trust_remote_code: Whether to run Python code that comes with the model.
 
     Raises:
-        ValueError: Model or tokenizer cannot be loaded (see `load_model`), models do not fit together, or the device
-            cannot be used.
+        ValueError: The model or tokenizer cannot be loaded (see `load_model`), the models are incompatible, or the
+            device cannot be used.
     """
     # The model first: its message about untrusted code is clearer.
     load_parts: Any = load_model if isinstance(name, str | PathLike) else VanillaTransformerEnsemble.from_pretrained
@@ -79,13 +79,13 @@ def translate(
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
         sentences: Source sentences.
-        **options: Those of `translate_lines`; by default all sentences are one chunk.
+        **options: Options of `translate_lines`; by default all sentences are one chunk.
 
     Returns:
         `num_hypotheses` hypotheses for each sentence, in order.
 
     Raises:
-        ValueError: As `translate_lines`.
+        ValueError: As for `translate_lines`.
     """
     return list(translate_lines(model, tokenizer, sentences, **{"chunk_size": max(1, len(sentences)), **options}))
 
@@ -114,49 +114,49 @@ def translate_lines(
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of lines of any length, chunk by chunk, in order.
 
-    Lines are cut into sentences, and their translations are joined. Within a chunk, sentences of similar length are
-    decoded together. A line of white space only has empty translations. `Preparation` tells what becomes of links,
-    emoji, capitals and the like. Warnings at the end count lines with a sentence that was cut into pieces, or whose
-    translation is suspiciously short, and sources that were truncated to `max_source_length`.
+    Lines are split into sentences and their translations joined. Within a chunk, sentences of similar length are
+    decoded together. A blank line has empty translations. `inference.preparation` describes how links, emoji, capitals
+    and the like are handled. Warnings at the end count lines with a sentence that was cut into pieces or a
+    suspiciously short translation, and sentences truncated to `max_source_length`.
 
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
-        lines: Source lines of one sentence or several, read as they are needed.
-        num_hypotheses: Translations of each sentence; those of a beam search come best first.
+        lines: Source lines of one or more sentences, read lazily.
+        num_hypotheses: Translations of each line; those of a beam search come best first.
         max_tokens: Most source tokens in a batch, padding included, times the number of beams or samples. With
             scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
-        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
+        max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
         with_scores: Whether to return scores.
-        with_alignments: Whether to return alignments, by `word_alignments`.
-        chunk_size: Sentences to hold and sort at a time.
+        with_alignments: Whether to return alignments, from `word_alignments`.
+        chunk_size: Lines to hold and sort at a time.
         show_progress: Whether to show a progress bar on standard error.
-        glossary: Terms whose translations are given: each occurrence in a sentence puts its translation, as whole
-            words, into every hypothesis. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
+        glossary: Terms with required translations: every hypothesis contains, as whole words, the translation of each
+            occurrence in the sentence. Sentences with terms are searched with at least `MIN_CONSTRAINED_BEAMS`
             beams, and with half as many more if the translations have more tokens than that.
-        reranker: Sorts all hypotheses that the beams find, of which the first `num_hypotheses` are returned: a
-            `ChannelReranker`, for example.
-        split_sentences: Whether to cut lines into sentences: "auto" does unless the model was trained on lines of
+        reranker: Sorts all hypotheses of the beams, for example a `ChannelReranker`; the first `num_hypotheses` are
+            returned.
+        split_sentences: Whether to split lines into sentences: "auto" does unless the model was trained on lines of
             several sentences.
-        protect: Regular expressions of what else is put into the translation as it is: names, for example.
-        raw: Whether to give the lines to the model as they are, which also truncates them to the model's positions.
-        source_prefix: Put before every sentence, such as "translate English to German: " for T5.
-        src_lang: Source language, for multilingual models; None: the tokenizer's current one. Models of this package
-            also take a language for each line.
+        protect: Regular expressions of further text to copy into the translation unchanged, such as names.
+        raw: Whether to pass lines to the model as they are, truncated to its positions.
+        source_prefix: Prefix of every sentence, such as "translate English to German: " for T5.
+        src_lang: Source language, for multilingual models; None for the tokenizer's current one. Models of this
+            package also take a language for each line.
         tgt_lang: Target language, likewise.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
             positions.
 
     Yields:
-        `num_hypotheses` hypotheses for each line. The score of several sentences is the mean of those that were
+        `num_hypotheses` hypotheses for each line. The score of several sentences is the mean over those that were
         translated.
 
     Raises:
-        ValueError: An option is out of range, the model does not have a language, there are more hypotheses than
-            beams, a line is not a string, a regular expression is none, a score is NaN, the tokenizer cannot align,
-            there is only one hypothesis to rerank, or a glossary cannot be followed: by sampling, in a model that is
-            none of transformers, with a vocabulary that cannot write a translation, or within the length bound.
+        ValueError: An option is out of range, the model lacks a language, there are more hypotheses than beams, a line
+            is not a string, a regular expression is invalid, a score is NaN, the tokenizer cannot align, there is only
+            one hypothesis to rerank, or a glossary cannot be followed: when sampling, with a model not from
+            transformers, or because the vocabulary cannot write a translation or the length bound leaves no room.
     """
     if with_alignments:
         check_fast(tokenizer)
@@ -173,7 +173,7 @@ def translate_lines(
     check_range(Range(ge=2), max_source_length=max_source_length)
     check_choice(SplitSentences, split_sentences=split_sentences)
     if raw and split_sentences == "always":
-        raise ValueError("`raw` splits no sentences, but `split_sentences` is always; leave one of them out")
+        raise ValueError("`raw` does not split sentences, but `split_sentences` is always; leave one of them out")
     preparation = Preparation(model, tokenizer, protect, raw, source_prefix)
     limit = tightest_limit(max_source_length, position_limit(model.config))
     blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
@@ -182,7 +182,7 @@ def translate_lines(
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                # After the lines, of which there may be fewer than directions.
+                # Only as many as there are lines; `directions` may be infinite.
                 given = list(islice(directions, len(chunk)))
                 layouts = [
                     preparation.layout(line, split_sentences, direction and direction[0])
@@ -218,16 +218,16 @@ def translate_document(
     """Translate a document.
 
     Args:
-        translate: `translate_lines` with a model, its tokenizer and options; called with the texts of the document,
-            and `with_alignments` for those with inline tags, which go with their words.
-        document: What `open_document` returned.
+        translate: `translate_lines` bound to a model, its tokenizer and options. It is called with the texts of the
+            document, with `with_alignments` for those with inline tags, to move tags with their words.
+        document: Result of `open_document`.
         **options: Further options of `translate`.
 
     Returns:
-        The translation, text or bytes as the document was.
+        The translation, as text or bytes like the document.
 
     Raises:
-        ValueError: As `translate_lines`.
+        ValueError: As for `translate_lines`.
     """
     filled: dict[int, str] = {}
     for has_tags in (False, True):
@@ -248,9 +248,9 @@ def finished(
     max_tokens: int = 4096,
     max_source_length: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return what a model made of prepared sentences as translations of the sentences.
+    """Turn the model's outputs for prepared sentences into translations of the original ones.
 
-    Unless alignments are asked for, only those are made that tell where an item goes. Other arguments are those of
+    Without `with_alignments`, only sentences with an item to place are aligned. Other arguments are those of
     `word_alignments` and `translate_lines`.
     """
     pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
@@ -281,15 +281,15 @@ def finished(
 
 
 def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
-    """Return the hypotheses of a text: those of its sentences of the same rank, one after another."""
+    """Return the hypotheses of a text, joining those of its sentences rank by rank."""
     return [_joined(layout, row) for row in zip(*hypotheses, strict=True)]
 
 
 def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     scores = [each.score for each in hypotheses if each.score is not None]
-    # 0 is that of what was not translated.
+    # Sentences that were not translated have a score of 0.
     counted = list(filter(None, scores)) or scores[:1]
-    # Those of sentences are "short".
+    # The only remark of a sentence is "short".
     remarks = ["cut"] * layout.is_cut + ["short"] * any(each.remarks for each in hypotheses)
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
@@ -306,13 +306,13 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
 
 
 class _WordCount:
-    """Numbers the words of a text that is put together."""
+    """Counts the words of a text as it is joined from pieces."""
 
     def __init__(self) -> None:
         self._count, self._is_open = 0, False
 
     def add(self, gap: str, piece: str) -> int:
-        """Add white space and bullets, and a piece; return the number of the piece's first word."""
+        """Append a gap (white space and bullets) and a piece; return the index of the piece's first word."""
         goes_on = self._is_open and not gap and not piece[:1].isspace()
         first = self._count + len(gap.split()) - goes_on
         self._count = first + len(piece.split()) if piece else self._count
@@ -321,7 +321,6 @@ class _WordCount:
 
 
 def _warn(counts: Counter[str], limit: int | None) -> None:
-    """Tell what was truncated, cut, or came back short."""
     if counts["truncated"]:
         logger.warning(
             f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
@@ -332,13 +331,13 @@ def _warn(counts: Counter[str], limit: int | None) -> None:
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
     if isinstance(lines, str):
-        raise ValueError("sentences is one string, whose characters would be the sentences; pass a list of strings")
+        raise ValueError("sentences is a single string; pass a list of strings")
     for number, line in enumerate(lines, start=1):
         yield checked_sentence(line, number)
 
 
 def checked_sentence(line: Any, number: int) -> str:
-    """Return a line, or raise a ValueError that names it by its number if it is not text that can be encoded."""
+    """Return the line; raise a ValueError with its number if it is not a string or not valid Unicode."""
     if not isinstance(line, str):
         raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
     if surrogate := lone_surrogate(line):
@@ -349,7 +348,7 @@ def checked_sentence(line: Any, number: int) -> str:
 def cross_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str
 ) -> tuple[torch.Tensor, list[str], list[str]]:
-    """Translate a sentence greedily and return what each target token attended to.
+    """Translate a sentence greedily and return the cross-attention of each target token.
 
     Args:
         model: Any encoder-decoder with `generate()` that returns cross-attentions.
@@ -357,7 +356,7 @@ def cross_attention(
         source: One sentence; truncated to the model's positions.
 
     Returns:
-        Cross-attention of the last decoder layer, averaged over heads, (T, S), float32 on the CPU: row t produced
+        Cross-attention of the last decoder layer, averaged over heads, (T, S), float32 on the CPU: row t predicted
         target token t. Then the S source and T target tokens, end tokens included.
 
     Raises:

@@ -224,7 +224,7 @@ def test_what_is_not_translated_does_not_count_in_the_score(copying):
         ({"protect": [3]}, "3 is no regular expression, but a int"),
         ({"protect": 5}, "`protect` is a int"),
         ({"raw": True, "protect": ["a"]}, "`protect` has no effect with `raw`"),
-        ({"raw": True, "split_sentences": "always"}, "`raw` splits no sentences"),
+        ({"raw": True, "split_sentences": "always"}, "`raw` does not split sentences"),
         ({"split_sentences": "often"}, "`split_sentences` 'often' is not one of auto, never, always"),
     ],
 )
