@@ -1,4 +1,4 @@
-"""Word alignments from cross-attention: each target word with the source word that it attends to most.
+"""Word alignments from cross-attention: each target word is linked to the source word it attends to most.
 
 Shape legend: N layers, h heads, S source length, T target length, s and t source and target words.
 """
@@ -22,31 +22,31 @@ from .teacher_forcing import (
     tightest_limit,
 )
 
-# Weights of the tokens of a batch.
+# Returns the attention weights of each pair of a batch, (..., T, S).
 Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]
 
-# A further head must lower the error rate by as much: so much is no chance in a few hundred pairs.
+# Least decrease of the error rate for a further head; with a few hundred pairs, smaller ones may be chance.
 MIN_GAIN = 0.002
 
-# Tokens of a side to align: the weights of all layers and heads take 600 MB then in a model of the paper's size.
+# Most tokens of a source or target to align; the weights of all layers and heads of a base model then take 600 MB.
 MAX_TOKENS = 1024
 
 
 def alignment_heads(model: PreTrainedModel) -> list[list[int]]:
-    """Return the [layer, head] pairs whose mean aligns words: those of the settings, or all of the last layer."""
+    """Return the [layer, head] pairs whose mean aligns words: those saved, else all heads of the last layer."""
     if heads := getattr(model.generation_config, "alignment_heads", None):
         return heads
     config: Any = model.config
-    # T5 has a name of its own.
+    # T5 calls it `num_heads`.
     count = getattr(config, "decoder_attention_heads", None) or config.num_heads
     return [[decoder_layers(config) - 1, head] for head in range(count)]
 
 
 def set_alignment_heads(model: PreTrainedModel, heads: Sequence[Sequence[int]]) -> None:
-    """Set the heads that align words in the model's generation settings, which are saved with it."""
+    """Store the heads that align words in the model's generation settings, which are saved with it."""
     settings: Any = model.generation_config
     settings.alignment_heads = [list(head) for head in heads]
-    # Settings that come from the configuration lose names that transformers does not know.
+    # Settings derived from the configuration would be saved without fields unknown to transformers.
     settings._from_model_config = False
 
 
@@ -62,8 +62,8 @@ def word_alignments(
 ) -> list[list[Link]]:
     """Align the words of translations with those of their sources.
 
-    A target word is linked to the source word with the largest sum of weights between their tokens; tokens of no word,
-    such as the end token, do not take part. A pair with a blank side has no links.
+    A target word is linked to the source word with the largest sum of weights between their tokens. Tokens outside of
+    words, such as the end token, are ignored. A pair with a blank side has no links.
 
     Args:
         model: Any encoder-decoder with `generate()` that returns cross-attentions, or an export to CTranslate2.
@@ -71,9 +71,9 @@ def word_alignments(
         sources: Source sentences.
         targets: A translation of each.
         max_tokens: Most tokens in a batch, padding included, for sources and targets each.
-        max_source_length: Truncate sources to this many tokens, end token included; what is left out has no links.
-            Both sides are truncated to `MAX_TOKENS` and to the model's positions.
-        directions: Languages of each pair, where sources have tags; None: the tokenizer's current ones.
+        max_source_length: Truncate sources to this many tokens, end token included; truncated words have no links.
+            Sources and targets are also truncated to `MAX_TOKENS` and to the model's positions.
+        directions: Languages of each pair, where sources have tags; None for the tokenizer's current ones.
 
     Returns:
         The links of each pair, (source word, target word) counted from 0, in the order of the target words.
@@ -97,16 +97,17 @@ def find_alignment_heads(
     *,
     max_tokens: int = 4096,
 ) -> tuple[list[list[int]], float]:
-    """Find the heads whose alignments are closest to given ones, and their alignment error rate.
+    """Find the heads whose alignments are closest to reference alignments, and their alignment error rate.
 
-    The best single head, and then others of its layer as long as their mean is clearly better. A few hundred pairs
-    suffice. Sure links must be found: of people, or of statistics such as `align_corpus`; possible ones may be.
+    Starts with the best single head and adds heads of its layer while that clearly improves their mean. A few hundred
+    pairs suffice. Reference links come from annotators or from a statistical aligner such as `align_corpus`: sure
+    links must be found, possible ones may be.
 
     Returns:
         The [layer, head] pairs, and the error rate.
 
     Raises:
-        ValueError: As `word_alignments`, or there are no sure links.
+        ValueError: As for `word_alignments`, or there are no sure links.
     """
     attend: Attend = partial(cross_attentions, model)
     limits = (tightest_limit(MAX_TOKENS, position_limit(model.config)),) * 2
@@ -128,7 +129,7 @@ def find_alignment_heads(
 
 
 def token_attention(model: Any) -> Attend:
-    """Return the function that gives the weights (T, S) of each pair's tokens."""
+    """Return a function that computes the token attention (T, S) of each pair."""
     if hasattr(model, "alignment_weights"):
         return model.alignment_weights
     layers, heads = zip(*alignment_heads(model), strict=True)
@@ -144,9 +145,9 @@ def _word_scores(
     limits: tuple[int | None, int | None],
     directions: Iterable[Direction | None] = repeat(None),
 ) -> list[torch.Tensor | None]:
-    """Return how much the words of each target attend to those of its source, (..., t, s); None if a side is blank."""
+    """Return the attention from target to source words of each pair, (..., t, s); None if a side is blank."""
     if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target per source")
     filled = [i for i in range(len(sources)) if sources[i].strip() and targets[i].strip()]
     results: list[torch.Tensor | None] = [None] * len(sources)
     sides = [
@@ -165,7 +166,7 @@ def _word_scores(
 
 
 def _indicators(words: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Return 1 where a word has a token, (words, tokens)."""
+    """Return a matrix (words, tokens) with 1 where a token belongs to a word."""
     count = 1 + max((number for numbers in words for number in numbers), default=-1)
     matrix = torch.zeros(count, len(words), device=device)
     for token, numbers in enumerate(words):
@@ -174,7 +175,7 @@ def _indicators(words: Sequence[Sequence[int]], device: torch.device) -> torch.T
 
 
 def _links(scores: torch.Tensor | None) -> list[Link]:
-    """Link each target word to the best source word, by scores (t, s)."""
+    """Link each target word to its highest-scoring source word; `scores` (t, s)."""
     if scores is None or not scores.numel():
         return []
     return [(int(source), target) for target, source in enumerate(scores.argmax(-1))]

@@ -1,6 +1,6 @@
-"""Decoding of sentences: batches by token budget, n-best lists with scores.
+"""Decode sentences in batches of a token budget into n-best lists with scores.
 
-Shape legend: B batch, S source length, T target length, n hypotheses a sentence, V target vocabulary.
+Shape legend: N rows (hypotheses), T target length, V target vocabulary.
 """
 
 import math
@@ -25,25 +25,25 @@ from .teacher_forcing import evaluation_mode, position_limit
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
 
-# What lengths of sources are multiples of, by type of device: on a GPU, a search is recorded for each shape.
+# Source lengths are padded to a multiple, by device type: on a GPU, a CUDA graph is captured for each shape.
 PADDED_TO = {"cuda": 8}
 
-# Fewest beams of a sentence with terms of a glossary.
+# Fewest beams for a sentence with glossary terms.
 MIN_CONSTRAINED_BEAMS = 4
 
-# Tokens of the vocabulary whose scores are looked at; activations of NaN make those of all tokens NaN.
+# Tokens whose scores are checked for NaN: NaN activations make the scores of all tokens NaN.
 CHECKED_TOKENS = 64
 
-# Without beams, `generate()` warns of each of these that the model has set.
+# Greedy search: without beams, `generate()` warns about each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
 
 
-# Target ids, from the start token on, and score of a hypothesis.
+# Target ids, start token included, and score of a hypothesis.
 Generated = tuple[list[int], float | None]
 
 
 class Source(NamedTuple):
-    """The ids of a sentence, none if it is blank, and the terms and placeholders that its translations must have."""
+    """The ids of a sentence, none if it is blank, and the terms and placeholders required in its translations."""
 
     ids: list[int]
     terms: Terms | None = None
@@ -56,13 +56,13 @@ class Hypothesis:
 
     Attributes:
         text: The translation.
-        score: What beam search ranks by: log-probability / length ** length_penalty, in nats, where the length counts
-            generated tokens including the end token. 0 for a blank sentence; None if not asked for. For a sample, the
-            model's own probabilities count, whatever the temperature. A reranker puts its own score in its place.
-        alignment: Links (source word, target word) between words that white space separates, counted from 0; None if
-            not asked for.
-        remarks: "cut" if the source had a sentence that was longer than any in training, and so was translated in
-            pieces; "short" if the translation is empty, or much shorter than its source. None if there is none.
+        score: The ranking score of beam search: log-probability / length ** length_penalty, in nats, where the length
+            counts generated tokens including the end token. 0 for a blank sentence; None if not requested. For a
+            sample, the model's own probabilities count, whatever the temperature. A reranker replaces it.
+        alignment: Links (source word, target word) between words separated by white space, counted from 0; None if
+            not requested.
+        remarks: "cut" if the source had a sentence longer than any in training, which was translated in pieces;
+            "short" if the translation is empty or much shorter than its source. None if there are no remarks.
     """
 
     text: str
@@ -77,13 +77,13 @@ def encode(
     max_source_length: int | None = None,
     directions: Iterable[Direction | None] = repeat(None),
 ) -> tuple[list[list[int]], int]:
-    """Return the ids of each source sentence, none for a blank one, and how many sentences were truncated.
+    """Return the ids of each source sentence, none for a blank one, and the number of truncated sentences.
 
     Args:
         tokenizer: Any tokenizer.
         sentences: Source sentences.
-        max_source_length: Truncate sources to this many tokens, end token included; None truncates none.
-        directions: Languages of each, where sources have tags; None: the tokenizer's current ones.
+        max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
+        directions: Languages of each sentence, where sources have tags; None for the tokenizer's current ones.
     """
     ids: list[list[int]] = [[] for _ in sentences]
 
@@ -103,19 +103,19 @@ def encode(
 
 
 def checked_scores(scores: list[float]) -> list[float]:
-    """Return the scores, or raise a ValueError if one is NaN: a search guided by NaN finds no translation."""
+    """Return the scores; raise a ValueError if one is NaN, since the search result is then meaningless."""
     if any(map(math.isnan, scores)):
         raise ValueError(NAN_SCORE)
     return scores
 
 
 class RefuseNaN(LogitsProcessor):
-    """Raises a ValueError where scores (N, V) are NaN: rubbish would be decoded from them.
+    """Raises a ValueError if scores (N, V) are NaN, which would decode to garbage.
 
-    Either at once, or, since every look at an accelerator waits for it, when `check` is called after the search.
+    Either at once, or when `check` is called after the search, to avoid a device sync at each step.
     """
 
-    # Our beam search gives it a few rows at a time.
+    # Lets our beam search pass a few rows at a time.
     only_reads = True
 
     def __init__(self, at_once: bool) -> None:
@@ -123,41 +123,41 @@ class RefuseNaN(LogitsProcessor):
         self._found: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        # Several, as some tokens may be barred.
+        # Several tokens, because some may be masked to -inf.
         found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
-        # In place, as a recorded step expects it.
+        # In place, because a recorded step writes to the same tensor.
         self._found = found if self._found is None else self._found.logical_or_(found)
         if self.at_once:
             self.check()
         return scores
 
     def fresh(self) -> "RefuseNaN":
-        """Return one that has seen nothing, for a search that is recorded."""
+        """Return a new instance for a search to be recorded."""
         return RefuseNaN(self.at_once)
 
     def restart(self) -> None:
-        """Forget what was seen, for a recorded search that runs again."""
+        """Reset, before a recorded search runs again."""
         if self._found is not None:
             self._found.zero_()
 
     def adopt(self, recorded: "RefuseNaN") -> None:
-        """Count as seen what the one of a recorded search has seen."""
+        """Take over the finding of a recorded search."""
         if recorded._found is not None:
             self._found = recorded._found.clone() if self._found is None else self._found | recorded._found
 
     def check(self) -> None:
-        """Raise a ValueError if any score so far was NaN."""
+        """Raise a ValueError if a score so far was NaN."""
         if self._found is not None and self._found:
             raise ValueError(NAN_SCORE)
 
 
 def decoding_session(model: Any) -> AbstractContextManager[None]:
-    """Return a context in which calls of `generate()` share what they find out about the model's weights, if any."""
+    """Return a context in which calls of `generate()` share what is computed from the model's weights, if possible."""
     return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
 
 
 class BatchTranslator:
-    """Decodes batches with fixed settings; its arguments are those of `translate_lines`."""
+    """Decodes batches with fixed settings; arguments as for `translate_lines`."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class BatchTranslator:
             raise ValueError(
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
             )
-        # PEFT wraps them.
+        # PEFT wraps models.
         self._takes_processors = isinstance(getattr(model, "get_base_model", lambda: model)(), GenerationMixin)
         # Whether terms can be required.
         self._is_searched = isinstance(model, GenerationMixin) and not self._setting("do_sample", False)
@@ -193,18 +193,18 @@ class BatchTranslator:
                     "a glossary needs a model of transformers; leave it out, or use `backend=transformers`"
                 )
             if self._setting("do_sample", False):
-                raise ValueError("a glossary is followed by beam search, not by sampling; leave out `do_sample`")
+                raise ValueError("a glossary needs beam search, not sampling; leave out `do_sample`")
             self._vocabulary = TermVocabulary.of(tokenizer)
             self._vocabulary.phrases(tokenizer, glossary.translations())
 
     def terms(self, sentences: Sequence[str], ids: list[list[int]], limit: int | None = None) -> list[Terms | None]:
-        """Return the terms of each sentence, or None if it has none; `limit` as it was for the ids."""
+        """Return the terms of each sentence, None if it has none; `limit` is the one used for `ids`."""
         if self._glossary is None or self._vocabulary is None:
             return [None] * len(sentences)
         source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
         found: list[Terms | None] = []
         for sentence, row in zip(sentences, ids, strict=True):
-            # No term that may have been cut off.
+            # Skip terms that were truncated.
             if len(row) == limit:
                 sentence = str(source_tokenizer.decode(row, skip_special_tokens=True))
             translations = self._glossary.translations_in(sentence) if row else []
@@ -228,13 +228,13 @@ class BatchTranslator:
         return results
 
     def _batches(self, sources: Sequence[Source]) -> Iterator[list[int]]:
-        """Yield the indices of sentences to decode together, which all have terms, and as many beams, or none."""
+        """Yield the indices of sentences to decode together; those with terms are grouped by number of beams."""
         groups: dict[int, list[int]] = {}
         for i, source in enumerate(sources):
             if source.ids:
                 groups.setdefault(self._constrained_beams(source.terms), []).append(i)
         for num_beams, group in sorted(groups.items()):
-            # From long to short: if memory runs out, it does so at once.
+            # Longest first: if memory runs out, it does so at once.
             order = sorted(group, key=lambda i: -len(sources[i].ids))
             while order:
                 size = self.batch_size(len(sources[order[0]].ids), num_beams)
@@ -242,11 +242,11 @@ class BatchTranslator:
                 order = order[size:]
 
     def _constrained_beams(self, terms: Terms | None) -> int:
-        """Return the number of beams to search for terms with; 0 if there are none."""
+        """Return the number of beams for a search with terms; 0 if there are no terms."""
         if terms is None:
             return 0
         num_beams = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
-        # Hypotheses that miss more and fewer tokens share the beams. Only two numbers, so that batches are few.
+        # Hypotheses at different stages of the terms share the beams. Only two sizes, to keep batches few.
         return num_beams if terms.start.needed <= num_beams else num_beams + num_beams // 2
 
     def _setting(self, name: str, default: Any) -> Any:
@@ -255,22 +255,22 @@ class BatchTranslator:
         return next((value for value in candidates if value is not None), default)
 
     def batch_size(self, longest: int, num_beams: int = 0) -> int:
-        """Return how many sources of at most `longest` tokens to decode at a time; `num_beams` if they have terms."""
+        """Return the batch size for sources of at most `longest` tokens; `num_beams` is 0 if they have no terms."""
         bounds = filter(None, given_bounds(self.options, self.model.config).values())
         outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
         rows = max(self.num_beams, self.num_hypotheses)
         return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
     def _padded(self, longest: int) -> int:
-        """Return how long sources are with padding, the longest of which has so many tokens."""
+        """Return the padded length of a batch whose longest source has `longest` tokens."""
         multiple = PADDED_TO.get(self.model.device.type, 1)
         padded = -(-longest // multiple) * multiple
         return max(longest, min(padded, position_limit(self.model.config) or padded))
 
     def generate_batch(self, sources: Sequence[Source]) -> list[list[Generated]]:
-        """Return the hypotheses of sentences that are not blank, all of them with terms or none.
+        """Return the hypotheses of non-blank sentences, either all with terms or all without.
 
-        Where a translation lacks a placeholder, the search is repeated with it as a term.
+        Where a translation lacks a placeholder, the search is repeated with the placeholders as terms.
         """
         found = self._generate(sources)
         pairs = enumerate(zip(sources, found, strict=True))
@@ -278,9 +278,9 @@ class BatchTranslator:
         if not again:
             return found
         required = [self._with_placeholders_as_terms(sources[i]) for i in again]
-        # They need more beams than the batch was made for.
+        # Batched again, as terms need more beams.
         for batch in self._batches(required):
-            # A GlossaryError says that there is no room for them.
+            # On a GlossaryError there is no room for them, and the first translation stays.
             with suppress(GlossaryError):
                 for i, each in zip(batch, self._generate([required[i] for i in batch]), strict=True):
                     found[again[i]] = each
@@ -316,14 +316,14 @@ class BatchTranslator:
                 "num_beams": num_beams,
                 "custom_generate": constrained_beam_search,
                 "terms": terms,
-                # The beams that terms add do not prolong the search.
+                # Beams added for terms do not prolong the search.
                 "num_finished": max(self.num_beams, MIN_CONSTRAINED_BEAMS),
             }
-        # Drawing from NaN would end the process's use of a GPU.
+        # Sampling from NaN is a device-side assert, after which the process cannot use the GPU.
         refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
         forced_end = None
         if self._takes_processors:
-            # The last one, after those of the caller.
+            # Last, after the caller's processors.
             options["logits_processor"] = [*(options.get("logits_processor") or ()), refuse_nan]
             forced_end = self._setting("forced_eos_token_id", None)
         if limits:
@@ -333,7 +333,7 @@ class BatchTranslator:
                 input_ids=input_ids.to(self.model.device),
                 attention_mask=mask.long().to(self.model.device),
                 num_return_sequences=self.num_hypotheses,
-                # Without scores, our beam search selects tokens in one pass.
+                # Without scores, our beam search selects tokens in a single pass.
                 return_dict_in_generate=self.with_scores,
                 output_scores=self.with_scores and num_beams > 1,
                 output_logits=self.with_scores and num_beams == 1,
@@ -341,7 +341,7 @@ class BatchTranslator:
             )
         refuse_nan.check()
         sequences = output.sequences if self.with_scores else output
-        # Without an end token, a row goes on until the longest has ended.
+        # Without an end token, a row runs on until the longest has ended.
         rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
         is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
@@ -352,21 +352,21 @@ class BatchTranslator:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None
         if embeddings is not None and largest >= (size := len(embeddings.weight)):
             raise ValueError(
-                f"`tokenizer` gives the id {largest}, but `model` has {size} source tokens; use the tokenizer that "
-                "the model was trained with"
+                f"`tokenizer` produced id {largest}, but `model` has only {size} source tokens; use the tokenizer "
+                "that the model was trained with"
             )
 
     def _scores(self, output: Any, is_output: torch.Tensor) -> list[float]:
-        """Return what beam search ranks by, also where there are no beams; tokens count if `is_output` (N, T)."""
+        """Return the ranking scores of beam search, also without beams; tokens count where `is_output` (N, T)."""
         if getattr(output, "sequences_scores", None) is not None:
             return output.sequences_scores.tolist()
-        # `compute_transition_scores` would take the source's vocabulary size for the target's.
+        # `compute_transition_scores` would mistake the source's vocabulary size for the target's.
         tokens = output.sequences[:, -len(output.logits) :]
         steps = zip(output.logits, tokens.split(1, dim=1), strict=True)
         log_probs = torch.cat([logits.float().log_softmax(-1).gather(1, token) for logits, token in steps], dim=1)
         forced = self._setting("forced_bos_token_id", None)
         if forced is not None and output.sequences.shape[1] == tokens.shape[1] + 1:
-            # Right after the start token nothing else could follow: certain, as in a beam search.
+            # A forced token right after the start token counts as certain, as in beam search.
             log_probs[:, 0] = log_probs[:, 0].masked_fill(tokens[:, 0] == forced, 0.0)
         ends = torch.tensor(self._setting("eos_token_id", []), dtype=tokens.dtype, device=tokens.device)
         is_end = torch.isin(tokens, ends).long()

@@ -1,4 +1,4 @@
-"""How long an output may be: a limit for each sentence, whatever is decoded beside it."""
+"""Output length limits for each sentence, independent of the rest of its batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,16 +16,22 @@ LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 
 def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
-    """Return the most tokens of an output, start token included, for a source of so many, end token included.
+    """Return the output length limit for a source, capped at the model's positions.
 
-    They never exceed the model's positions; `extra` ones are allowed besides, for the terms of a glossary.
+    Args:
+        source_length: Tokens of the source, end token included.
+        config: The model's configuration.
+        extra: Further tokens to allow, for the terms of a glossary.
+
+    Returns:
+        Most tokens of an output, start token included.
     """
     limit = source_length + EXTRA_OUTPUT_TOKENS + extra
     return min(limit, position_limit(config) or limit)
 
 
 def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | None]:
-    """Return the caller's length bounds within the model's positions; none if there are none."""
+    """Return the caller's length bounds, capped at the model's positions; empty if the caller set none."""
     bounds = {name: options.get(name) for name in LENGTH_BOUNDS}
     if all(bound is None for bound in bounds.values()):
         return {}
@@ -36,18 +42,18 @@ def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | Non
 def row_limit_options(
     limits: Sequence[int], device: torch.device, forced_end: int | list[int] | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Return arguments of `generate()` that end each output as `max_length` ends that of a sentence alone.
+    """Return arguments of `generate()` that end each output as `max_length` would in a batch of its own.
 
-    `forced_end` is the `forced_eos_token_id` that `generate()` is going to use; criteria and processors of the options
-    stay.
+    `forced_end` is the `forced_eos_token_id` that `generate()` will use. Stopping criteria and logits processors in
+    `options` are kept.
     """
-    # None, as the model's own would take precedence.
+    # None, because the model's own would take precedence.
     bounds: dict[str, Any] = {"max_length": max(limits), "max_new_tokens": None}
     if min(limits) == max(limits):
         return bounds
     row_limits = RowLimits(torch.tensor(limits, device=device), limits)
     bounds["stopping_criteria"] = [*(options.get("stopping_criteria") or ()), row_limits]
     if forced_end is not None:
-        # Before those of the caller, as that of `generate()` is.
+        # Before the caller's processors, like the one of `generate()`.
         bounds["logits_processor"] = [ForcedEnd(row_limits, forced_end), *(options.get("logits_processor") or ())]
     return bounds

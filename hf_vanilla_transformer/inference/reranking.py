@@ -1,7 +1,7 @@
-"""Reranking of n-best lists by how well a model of the reverse direction finds the source in a translation.
+"""Rerank n-best lists by the probability that a reverse model gives the source, given a translation.
 
-As in a noisy channel (Yee et al. 2019), but with the mean over the source's tokens: sums divided by the length of the
-translation favour long ones and lose BLEU.
+As in noisy channel decoding (Yee et al. 2019), but with the mean over the source's tokens: sums divided by the length
+of the translation favour long ones and lose BLEU.
 """
 
 import math
@@ -16,17 +16,17 @@ from .scoring import score
 
 
 class ChannelReranker:
-    """Sorts hypotheses by score + weight * mean log-probability of a token of the source, given the hypothesis.
+    """Sorts hypotheses by score + weight * mean log-probability of the source's tokens, given the hypothesis.
 
-    The sum takes the place of the score. Sides beyond the positions of the model are truncated.
+    This sum replaces the score. Sources and hypotheses are truncated to the model's positions.
 
     Args:
-        model: An encoder-decoder of the reverse direction: from the language of the hypotheses to that of the sources.
-        tokenizer: The tokenizer it was trained with; it need not be that of the translating model.
-        weight: What the reverse model counts; on Multi30k, 1 was at most 0.3 BLEU below the best of 0.1 to 1.5.
+        model: Encoder-decoder of the reverse direction: from the language of the hypotheses to that of the sources.
+        tokenizer: The tokenizer it was trained with; it may differ from that of the translating model.
+        weight: Weight of the reverse model; on Multi30k, 1 was at most 0.3 BLEU below the best of 0.1 to 1.5.
         max_tokens: Most tokens in a batch, padding included, for each side.
-        src_lang: Source language of the model, that of the hypotheses, if it is multilingual.
-        tgt_lang: Its target language, likewise.
+        src_lang: Language of the hypotheses, if the model is multilingual.
+        tgt_lang: Language of the sources, likewise.
 
     Raises:
         ValueError: The weight is not finite.
@@ -42,12 +42,12 @@ class ChannelReranker:
         tgt_lang: str | None = None,
     ):
         if not math.isfinite(weight):
-            raise ValueError(f"`rerank_weight` is {weight}; it must be finite, or scores cannot be compared")
+            raise ValueError(f"`rerank_weight` is {weight}; it must be finite")
         self.model, self.tokenizer, self.weight = model, tokenizer, weight
         self._options: dict[str, Any] = {"max_tokens": max_tokens, "src_lang": src_lang, "tgt_lang": tgt_lang}
 
     def __call__(self, sentences: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the list of each sentence sorted, the best first; those of blank sentences stay as they are."""
+        """Return the hypotheses of each sentence, best first; those of blank sentences keep their scores."""
         pairs = [
             (hypothesis.text, sentence)
             for sentence, hypotheses in zip(sentences, lists, strict=True)

@@ -1,4 +1,4 @@
-"""Log-probabilities that a model assigns to given translations and their tokens.
+"""Score given translations: log-probabilities of their tokens under a model.
 
 Shape legend: B batch, T target length.
 """
@@ -23,11 +23,11 @@ Target = str | Sequence[int] | torch.Tensor
 
 @dataclass(frozen=True)
 class Score:
-    """How likely a model finds one translation.
+    """Probability of one translation under a model.
 
     Attributes:
         token_ids: Ids of the T target tokens, end token included.
-        tokens: The same as tokens of the target vocabulary.
+        tokens: The same tokens as strings of the target vocabulary.
         token_log_probs: Log-probability of each, given the source and the preceding tokens, in nats.
     """
 
@@ -47,7 +47,7 @@ class Score:
 
 
 def perplexity(log_prob: float, tokens: int) -> float:
-    """Inverse of the geometric mean of the probabilities of so many tokens; infinite where it is no finite number."""
+    """Return exp(-log_prob / tokens), the inverse geometric mean probability; infinite on overflow."""
     try:
         return math.exp(-log_prob / tokens)
     except OverflowError:
@@ -76,11 +76,11 @@ def score(
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
         sources: Source sentences.
-        targets: Text or ids for each source. Ids may include the start token; what follows the end token is padding.
+        targets: Text or ids for each source. Ids may include the start token; ids after the end token are ignored.
         max_tokens: Most tokens in a batch, padding included, for sources and targets each.
         forced_bos_token_id: The first token forced on `generate()`, such as the target language; by default that of
             the model's generation settings.
-        truncation: Whether to truncate sides that exceed the model's positions.
+        truncation: Whether to truncate sources and targets to the model's positions.
         src_lang: Source language, as for `translate_lines`.
         tgt_lang: Target language, likewise.
 
@@ -88,13 +88,13 @@ def score(
         A score for each pair, in order.
 
     Raises:
-        ValueError: The lists differ in length, an item is not text or has no tokens, a side exceeds the model's
-            positions without `truncation`, or a score is NaN; names the item.
+        ValueError: The lists differ in length, an item is not text or has no tokens, an item exceeds the model's
+            positions without `truncation`, or a score is NaN. Messages about an item name it.
     """
     if isinstance(sources, str) or isinstance(targets, str):
-        raise ValueError("`sources` and `targets` are lists of sentences; put a single sentence into a list")
+        raise ValueError("`sources` and `targets` must be lists of sentences; put a single sentence into a list")
     if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target a source")
+        raise ValueError(f"there are {len(sources)} sources but {len(targets)} targets; pass one target per source")
     check_range(POSITIVE, max_tokens=max_tokens)
     limit = position_limit(model.config)
     directions, options = directions_of(tokenizer, src_lang, tgt_lang)

@@ -1,4 +1,4 @@
-"""One pass of an encoder-decoder over sources and given targets, and what its cross-attention looks at.
+"""Teacher forcing: one forward pass over sources and given targets, and its cross-attention.
 
 Shape legend: B batch, N layers, h heads, S source length, T target length.
 """
@@ -31,7 +31,7 @@ def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
 
 
 def position_limit(config: Any) -> int | None:
-    """Return the most tokens a side may have, or None if positions are computed for any length."""
+    """Return the most tokens of a source or target; None if positions are computed for any length."""
     if getattr(config, "position_embedding_type", None) == "sinusoidal":
         return None
     return getattr(config, "max_position_embeddings", None)
@@ -43,7 +43,7 @@ def tightest_limit(*limits: int | None) -> int | None:
 
 
 def decoder_layers(config: Any) -> int:
-    """Return the number of layers of the decoder, which has a configuration of its own in some families."""
+    """Return the number of decoder layers; in some families the decoder has its own configuration."""
     names = ("decoder_layers", "num_decoder_layers")
     found = next((count for name in names if (count := getattr(config, name, None))), None)
     return found or config.get_text_config(decoder=True).num_hidden_layers
@@ -56,7 +56,7 @@ def start_token_id(model: PreTrainedModel) -> int | None:
 
 
 def batches_of_pairs(pairs: Sequence[IdPair], max_tokens: int) -> Iterator[list[int]]:
-    """Yield indices of pairs of similar length, with at most `max_tokens` tokens a side unless it is a single pair."""
+    """Yield indices of pairs of similar length: at most `max_tokens` padded tokens per side, or a single pair."""
     batch: list[int] = []
     lengths = [max(map(len, pair)) for pair in pairs]
     for i in sorted(range(len(pairs)), key=lengths.__getitem__):
@@ -73,7 +73,7 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
     """Run any encoder-decoder with `generate()` over pairs in one batch; `options` are passed to its `forward`.
 
     Returns:
-        Its outputs, which for target token t are in row t, and the labels (B, T), -100 at padding.
+        The outputs, where position t predicts target token t, and the labels (B, T), -100 at padding.
 
     Raises:
         ValueError: The generation settings have no start token.
@@ -88,7 +88,7 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
     outputs = model(
         input_ids=pad_sequence(sources, batch_first=True, padding_value=model.generation_config.pad_token_id or 0),
         attention_mask=pad_sequence([torch.ones_like(row) for row in sources], batch_first=True),
-        # Families shift labels in different ways or not at all; `generate()` puts the start token first for all.
+        # Not `labels`: families shift them differently or not at all, but all generate from the start token.
         decoder_input_ids=nn.functional.pad(labels[:, :-1].clamp(min=0), (1, 0), value=start),
         use_cache=False,
         **options,
@@ -98,7 +98,7 @@ def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: An
 
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Compute attention in the only way that returns weights, then restore the model's."""
+    """Use the eager implementation, the only one to return weights, then restore the model's."""
     implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -108,7 +108,7 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def cross_attentions(model: PreTrainedModel, pairs: Sequence[IdPair]) -> list[torch.Tensor]:
-    """Return what the decoder attends to in each source, (N, h, T, S), float32 on the CPU: row t predicts token t.
+    """Return the cross-attention of each pair, (N, h, T, S), float32 on the CPU; row t predicts target token t.
 
     Raises:
         ValueError: The generation settings have no start token.

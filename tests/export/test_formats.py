@@ -111,8 +111,8 @@ class TestRefused:
         name = "model.decoder.layers.0.fc1.weight"
         del weights[name]
         save_file(weights, file, metadata={"format": "pt"})
-        refused(f"no weights of {name}; save or fetch it again")
+        refused(f"missing weights: {name}; save or fetch it again")
         save_file({**weights, name: torch.zeros(3, 3)}, file, metadata={"format": "pt"})
-        refused("weights of another shape")
+        refused("weights of the wrong shape")
         file.write_bytes(file.read_bytes()[:-50])
         refused("cannot be loaded: ")

@@ -107,7 +107,7 @@ class DamagedFolder(DamagedFiles):
         """Return the fault of a message that is not one short line naming a damaged file, a weight or a setting."""
         if fault := super().fault_of_message(message, names):
             return fault
-        places = r"`\w+`|\w+\.(weight|bias|json|safetensors)|numbers in \w+|has no place for"
+        places = r"`\w+`|\w+\.(weight|bias|json|safetensors)|numbers in \w+|configuration does not use"
         # Weights of 1e38 are finite, but activations overflow.
         if any(name in message for name in names) or re.search(f"{places}|activations overflow", message):
             return None

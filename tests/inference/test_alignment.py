@@ -73,7 +73,7 @@ def test_very_long_sides_are_truncated():
 def test_equal_numbers_of_sentences():
     model, tokenizer = build("shared")
     assert word_alignments(model, tokenizer, [], []) == []
-    with pytest.raises(ValueError, match="there are 2 sources but 1 targets; pass one target a source"):
+    with pytest.raises(ValueError, match="there are 2 sources but 1 targets; pass one target per source"):
         word_alignments(model, tokenizer, ["a", "cat"], ["a"])
 
 

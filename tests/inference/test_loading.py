@@ -58,15 +58,15 @@ def renamed(weights):
 FAULTS = {
     "NaN": (with_value(float("nan")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
     "infinite": (with_value(float("-inf")), f"1 of 512 numbers in {WEIGHT} are NaN or infinite"),
-    "missing": (lambda weights: weights.pop(WEIGHT), f"no weights of {WEIGHT}; save or fetch it again"),
-    "renamed": (renamed, "(but of transformer.decoder."),
-    "of another shape": (
+    "missing": (lambda weights: weights.pop(WEIGHT), f"missing weights: {WEIGHT}; save or fetch it again"),
+    "renamed": (renamed, "(but unused ones: transformer.decoder."),
+    "wrong shape": (
         lambda weights: weights.update({WEIGHT: torch.zeros(3, 3)}),
         f"{WEIGHT} (3, 3), not (32, 16)",
     ),
     "unused": (
         lambda weights: weights.update({"model.decoder.layers.2.fc1.weight": torch.zeros(32, 16)}),
-        "weights that its configuration has no place for: model.decoder.layers.2.fc1.weight",
+        "weights that its configuration does not use: model.decoder.layers.2.fc1.weight",
     ),
 }
 EVERY_FAULT = pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
@@ -134,10 +134,10 @@ def test_a_new_head_may_be_missing_and_nothing_else(tmp_path):
     damage(tmp_path, lambda weights: (weights.pop("classifier.weight"), weights.pop("classifier.bias")))
     options = {"auto_class": AutoModelForSequenceClassification, "new_weights": ("classifier.",)}
     assert load_model(tmp_path, **options).classifier.weight.isfinite().all()
-    with pytest.raises(ValueError, match="no weights of classifier.bias, classifier.weight"):
+    with pytest.raises(ValueError, match="missing weights: classifier.bias, classifier.weight"):
         load_model(tmp_path, AutoModelForSequenceClassification)
     damage(tmp_path, lambda weights: weights.pop("bert.encoder.layer.0.output.dense.weight"))
-    with pytest.raises(ValueError, match="no weights of bert.encoder.layer.0.output.dense.weight;"):
+    with pytest.raises(ValueError, match="missing weights: bert.encoder.layer.0.output.dense.weight;"):
         load_model(tmp_path, **options)
 
 
@@ -217,7 +217,7 @@ def test_a_cached_model_is_loaded_at_once_where_the_hub_cannot_be_reached(tries,
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     load("owner/demo")
     assert tries == []
-    assert caplog.text.count("owner/demo: the Hub cannot be reached, so the cached copy is used") == 1
+    assert caplog.text.count("owner/demo: the Hub cannot be reached; using the cached copy") == 1
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])

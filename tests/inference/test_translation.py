@@ -289,7 +289,7 @@ def test_scores_of_nan_are_refused(kind, num_beams, with_scores):
 @pytest.mark.parametrize("kind", ["shared", "marian"])
 def test_a_tokenizer_of_another_model(kind):
     model, tokenizer = build(kind, vocab_size=20, decoder_vocab_size=20, pad_token_id=0)
-    with pytest.raises(ValueError, match=r"^`tokenizer` gives the id \d+, but `model` has 20 source tokens; use the"):
+    with pytest.raises(ValueError, match=r"^`tokenizer` produced id \d+, but `model` has only 20 source tokens; use"):
         translate(model, tokenizer, ["the small cat sleeps"])
 
 

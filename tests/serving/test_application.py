@@ -175,7 +175,7 @@ def test_a_glossary_is_followed(client, engine):
     "changes, message",
     [
         ({"glossary": {" ": "gato"}}, "glossary: an empty term in a glossary"),
-        ({"glossary": {"no": "gato"}, "do_sample": True}, "a glossary is followed by beam search, not by sampling"),
+        ({"glossary": {"no": "gato"}, "do_sample": True}, "a glossary needs beam search, not sampling"),
         (
             {"glossary": {"no": "gato perros"}, "max_new_tokens": 1},
             "the glossary's translations in a sentence have ",
