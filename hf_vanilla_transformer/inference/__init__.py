@@ -1,4 +1,4 @@
-"""Using a trained model: translation, scores, the pipeline, the CTranslate2 runtime, figures."""
+"""Inference with trained models: translation, scoring, the pipeline, the CTranslate2 runtime, figures."""
 
 from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2

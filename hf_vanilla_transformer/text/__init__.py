@@ -1,1 +1,1 @@
-"""Text as people type it: sentences, case, and what is not translated."""
+"""User text: sentence splitting, case, languages, and protection of untranslatable items."""

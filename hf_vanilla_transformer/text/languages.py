@@ -1,4 +1,4 @@
-"""Which language a text is in, by the library py3langid."""
+"""Language detection with py3langid."""
 
 import re
 from collections.abc import Collection
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DataError
 
-# ISO 639 codes of three letters, and others that models use, of languages that the library knows by another code.
+# py3langid's code for three-letter ISO 639 codes and other codes that models use.
 _ALIASES = dict(
     pair.split("=")
     for pair in (
@@ -25,10 +25,10 @@ _ALIASES = dict(
     ).split()
 )
 
-# Characters that are enough to tell the language.
+# Characters that suffice for detection.
 _ENOUGH = 4000
 
-# What is no language: numbers, markup. Not among the answers, so that a sentence with many of them keeps its language.
+# Label for numbers, markup and the like. Excluded, so that a sentence with many of them keeps its language.
 _NO_LANGUAGE = "zxx"
 
 
@@ -37,15 +37,15 @@ def is_installed() -> bool:
 
 
 def is_known(language: str) -> bool:
-    """Whether texts in a language can be recognized; its code is as models have it: "de", "pt-BR", "deu_Latn"."""
+    """Whether a language can be detected; `language` is a code as models use it: "de", "pt-BR", "deu_Latn"."""
     return _code(language) in _identifier().labels
 
 
 def detect(text: str, among: Collection[str]) -> tuple[str, float]:
-    """Return the likeliest of one or more languages of a text, and its probability, 0 for a number or the like.
+    """Return the likeliest of the given languages for a text, and its probability; 0 for a text without letters.
 
     Raises:
-        DataError: A language cannot be recognized, or the library is missing.
+        DataError: A language cannot be detected, or py3langid is missing.
     """
     codes, text = {language: _known_code(language) for language in among}, text[:_ENOUGH]
     ranked = _identifier().rank(text)
@@ -54,24 +54,24 @@ def detect(text: str, among: Collection[str]) -> tuple[str, float]:
     score, total = scores[codes[best]], sum(scores[code] for code in {*codes.values()})
     if not _has_letters(text) or total == 0:
         return best, 0.0
-    # Less where a language that was not asked for is likelier.
+    # Lower if a language that was not given is likelier.
     return best, score / total * score / ranked[0][1]
 
 
 def odds_against(text: str, language: str) -> float:
-    """Return how many times as likely as a language another one is; 1 for a text in that one, or in none.
+    """Return how many times likelier the best language is than the given one; 1 for a text without letters.
 
-    Unlike the probability of the likeliest language, which related ones share, this tells in short texts too.
+    Works for short texts too, unlike the probability of the likeliest language, which related languages share.
 
     Raises:
-        DataError: The language cannot be recognized, or the library is missing.
+        DataError: The language cannot be detected, or py3langid is missing.
     """
     own, identifier = _known_code(language), _identifier()
-    # Half the time of a ranking.
+    # `classify` takes half the time of `rank`.
     if not _has_letters(text) or identifier.classify(text)[0] == own:
         return 1.0
     ranked = identifier.rank(text)
-    # Of an impossible language 0, in single precision.
+    # The probability underflows to 0 in single precision.
     return float(ranked[0][1] / max(dict(ranked)[own], 1e-30))
 
 
@@ -81,7 +81,7 @@ def _has_letters(text: str) -> bool:
 
 def _known_code(language: str) -> str:
     if not is_known(language):
-        raise DataError(f"py3langid does not know the language {language!r}; it cannot be detected")
+        raise DataError(f"py3langid does not support the language {language!r}; it cannot be detected")
     return _code(language)
 
 

@@ -1,7 +1,7 @@
-"""What is not translated: links, addresses, placeholders, code, numbers, dates, emoji, and what the user names.
+"""Protect items that are not translated: links, addresses, code, numbers, dates, emoji, user-defined patterns, ...
 
-Each such item of a sentence becomes a numbered placeholder, which models that saw them in training copy, and is put
-back afterwards to the letter.
+Each item of a sentence becomes a numbered placeholder, which models trained with placeholders copy, and is put back
+verbatim afterwards.
 """
 
 import re
@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..files import StrPath, read_lines
 
 PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 10))
-"""Tokens that stand for the first, second, ... item of a sentence."""
+"""Tokens for the first, second, ... item of a sentence."""
 
 PLACEHOLDER = re.compile(r"⟦(\d+)⟧")
 
@@ -32,7 +32,7 @@ _FILES = (
     "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|json|xml|ya?ml|html?|md|py|js|cpp|java|exe|zip|gz|jpe?g|png|gif|svg|mp[34]"
 )
 
-# Every alternative begins where no other match of it can, so that each character is looked at once.
+# No alternative can start inside one of its own matches, so each character is scanned once.
 ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
@@ -59,7 +59,7 @@ ITEMS = re.compile(
 
 _CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
 
-# Numbers, dates and times, with the symbols of units and currencies beside them.
+# Numbers, dates and times, with adjacent unit and currency symbols.
 NUMBERS = re.compile(
     rf"""
     (?<!\w)\d{{4}}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
@@ -72,30 +72,34 @@ NUMBERS = re.compile(
     re.VERBOSE,
 )
 
-# Scripts of so many letters that vocabularies spell out rare ones.
+# Scripts with so many letters that vocabularies have only the frequent ones, and spell out the others.
 LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
 
-# Brackets and quotes that are left out with all that is in them.
+# Brackets and quotes that are removed with an item that they enclose.
 ENCLOSING = frozenset(("()", "[]", "{}", '""', "''", "“”", "‘’", "«»"))
 
-# What no blank stands before.
+# Characters never preceded by a space.
 CLOSING = (" ", *".,;:!?)]}’”»…")
 
-# Scripts, by the first words of their characters' names, that put no blanks between words.
+# Scripts without spaces between words, matched against the start of a character's name.
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
 
 
 Span = tuple[int, int]
-"""Start and end of a part of a text."""
+"""Start and end within a text."""
 
 Edit = tuple[int, int, str]
-"""Start and end of a part of a text, and what replaces it."""
+"""Start and end within a text, and the replacement."""
 
 
 class Item(NamedTuple):
-    """A part of a sentence that is not translated, and where it was in the protected text.
+    """A part of a sentence that is not translated.
 
-    There its placeholder stands; if there was none for it, "", it was left out together with the gap before it.
+    Attributes:
+        text: The item.
+        start: Its position in the protected text.
+        placeholder: The placeholder there; "" if the item was removed instead.
+        gap: White space before a removed item, removed with it.
     """
 
     text: str
@@ -106,18 +110,18 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class ProtectedText:
-    """A sentence with placeholders instead of its items, which are in order."""
+    """A sentence with its items, in order, replaced with placeholders or removed."""
 
     text: str
     items: tuple[Item, ...] = ()
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """The placeholders in the text."""
+        """Placeholders in the text."""
         return tuple(item.placeholder for item in self.items if item.placeholder)
 
     def source_edits(self) -> list[Edit]:
-        """Return the edits that turn `text` into the sentence."""
+        """Return the edits that turn `text` back into the sentence."""
         return [(start, start + len(placeholder), gap + text) for text, start, placeholder, gap in self.items]
 
     def missing(self, translation: str) -> list[Item]:
@@ -125,10 +129,10 @@ class ProtectedText:
         return [item for item in self.items if not item.placeholder or item.placeholder not in translation]
 
     def edits(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> list[Edit]:
-        """Return the edits that give a translation of `text` every item once, and leave no other placeholder.
+        """Return the edits that put every item into a translation of `text` once, and remove other placeholders.
 
-        By links between source and target words, counted from 0, an item without a placeholder follows the word that
-        belongs to the one before it; without links it stands at the same part of the text.
+        An item whose placeholder is missing goes after the target word linked to the nearest source word before it,
+        or, without links, to the same relative position. Links (source word, target word) are counted from 0.
         """
         waiting = {item.placeholder: item for item in self.items if item.placeholder}
         edits = [
@@ -136,7 +140,7 @@ class ProtectedText:
             for match in PLACEHOLDER.finditer(translation)
         ]
         if missing := self.missing(translation):
-            # Before the punctuation that closes a word.
+            # Ends of words, before closing punctuation.
             ends = [match.end(1) for match in re.finditer(r"(\S*\w|\S+)\S*", translation)]
             targets: dict[int, int] = {}
             for source, target in links:
@@ -148,7 +152,7 @@ class ProtectedText:
         return sorted(edits)
 
     def _restored(self, translation: str, span: Span, item: Item | None) -> Edit:
-        """Return the edit that puts an item in place of a placeholder, apart from others if it was, or removes it."""
+        """Return the edit that replaces a placeholder with its item, spaced as in the source, or removes it."""
         start, end = span
         before, after = translation[:start][-1:], translation[end : end + 1]
         if item is None:
@@ -159,12 +163,12 @@ class ProtectedText:
         return start, end, first + item.text + last
 
     def _place(self, item: Item, translation: str, ends: list[int], targets: dict[int, int]) -> int:
-        """Return where in a translation an item goes that has no placeholder there."""
+        """Return the position in a translation for an item whose placeholder is missing."""
         before, after = self.text[: item.start], self.text[item.start + len(item.placeholder) :]
         if not before.strip() or not ends:
             return 0
         if not any(map(str.isalnum, after)):
-            # What closes the source after the item, closes the translation after it too.
+            # Only punctuation follows the item: put it before the same punctuation at the end of the translation.
             return len(translation.rstrip(after)) if after.strip() else len(translation)
         words = len(before.split())
         linked = next((targets[word] for word in range(words - 1, -1, -1) if word in targets), None)
@@ -174,7 +178,7 @@ class ProtectedText:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Return a text after edits, which are sorted and apart."""
+    """Apply sorted, non-overlapping edits to a text."""
     pieces, last = [], 0
     for start, end, replacement in edits:
         pieces += [text[last:start], replacement]
@@ -183,7 +187,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
 
 
 def moved(text: str, edits: Sequence[Edit]) -> list[int]:
-    """Return the number that each word of a text has after edits; white space separates words."""
+    """Return the index of each word of a text after edits; words are separated by white space."""
     starts = [match.start() for match in re.finditer(r"\S+", edited(text, edits))]
     numbers = []
     for match in re.finditer(r"\S+", text):
@@ -193,14 +197,20 @@ def moved(text: str, edits: Sequence[Edit]) -> list[int]:
 
 
 def _with_gaps(text: str, place: int, items: Iterable[str]) -> str:
-    """Return items with the blanks that they need at a place in a text."""
+    """Join items with the spaces needed to insert them at a position in a text."""
     before, after = text[:place], text[place:]
     first = " " * bool(before and not before[-1].isspace())
     return first + " ".join(items) + " " * bool(after and not after.startswith(CLOSING))
 
 
 class Protector:
-    """Finds the items of sentences: numbers, if they count, matches of patterns, words with unknown characters."""
+    """Finds the items of sentences.
+
+    Args:
+        patterns: Regular expressions of further items.
+        is_known: Whether the vocabulary has a character; words with others are items. None if it has all.
+        with_numbers: Whether numbers, dates and times are items.
+    """
 
     def __init__(
         self,
@@ -212,9 +222,10 @@ class Protector:
         self._kinds = (ITEMS, NUMBERS) if with_numbers else (ITEMS,)
 
     def spans(self, text: str) -> list[Span]:
-        """Return where the items of a sentence begin and end.
+        """Return the spans of the items in a sentence, sorted.
 
-        Of further items that overlap, the first pattern's counts; those of a link, say, belong to the link.
+        If matches of `patterns` overlap, the earlier pattern wins. Otherwise overlapping items are merged, such as a
+        name within a link.
         """
         found: list[Span] = []
         for pattern in self._patterns:
@@ -231,8 +242,8 @@ class Protector:
 
 
 def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
-    """Yield the words with unknown letters, other unknown characters, and unknown letters of unspaced scripts."""
-    # Marks, as accents may be, belong to the letters before them.
+    """Yield the spans of words with unknown letters and of other unknown characters; letter by letter if unspaced."""
+    # Combining marks, such as accents, belong to the letters before them.
     for match in re.finditer(r"\w+|[^\w\s]", "".join("a" if _is_mark(each) else each for each in text)):
         unknown = [
             i
@@ -250,7 +261,7 @@ def _is_mark(character: str) -> bool:
 
 
 def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
-    """Return a sentence with placeholders for its first items, and without the others; items that touch are one."""
+    """Replace the first items of a sentence with placeholders, and remove the others; adjacent items are merged."""
     pieces: list[str] = []
     items: list[Item] = []
     end = length = 0
@@ -268,9 +279,9 @@ def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[s
 
 
 def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, str]:
-    """Return a sentence and its translation with placeholders for the items that both have.
+    """Replace the items that a sentence and its translation share with placeholders.
 
-    Items with white space stay, so that the words that alignments count stay the same.
+    Items that contain white space stay, to keep the word indices of alignments valid.
     """
     waiting: dict[str, list[Span]] = {}
     for start, end in protector.spans(target):
@@ -287,7 +298,7 @@ def protect_pair(source: str, target: str, protector: Protector) -> tuple[str, s
 
 
 def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
-    """Return the placeholders that the vocabularies of a tokenizer have."""
+    """Return the placeholders that all vocabularies of a tokenizer contain."""
     sides = [getattr(tokenizer, f"{side}_tokenizer", tokenizer) for side in ("source", "target")]
     return tuple(
         token
@@ -297,10 +308,10 @@ def placeholders_of(tokenizer: Any) -> tuple[str, ...]:
 
 
 def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
-    """Read regular expressions of what is not translated, one on each line; blank lines are skipped.
+    """Read regular expressions of text not to translate, one per line; blank lines are skipped.
 
     Raises:
-        DataError: The file cannot be read, or a line is no regular expression or matches an empty text.
+        DataError: The file cannot be read, or a regular expression is invalid or matches the empty string.
     """
     patterns = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -313,21 +324,21 @@ def read_patterns(path: StrPath) -> list[re.Pattern[str]]:
 
 
 def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Compile a regular expression; a ValueError if it is none, or matches an empty text."""
+    """Compile a regular expression; raise a ValueError if it is invalid or matches the empty string."""
     if not isinstance(pattern, str | re.Pattern):
-        raise ValueError(f"{pattern!r} is no regular expression, but a {type(pattern).__name__}; pass strings")
+        raise ValueError(f"{pattern!r} is a {type(pattern).__name__}, not a regular expression; pass strings")
     try:
         compiled = re.compile(pattern)
-    # Of huge numbers, and of groups nested too deeply.
+    # The last two for huge numbers and deeply nested groups.
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}; correct it") from None
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}; correct it") from None
     if compiled.match(""):
-        raise ValueError(f"{pattern!r} matches an empty text; write an expression of one character or more")
+        raise ValueError(f"{pattern!r} matches the empty string; require at least one character")
     return compiled
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Return sorted spans, those that overlap or touch joined."""
+    """Merge sorted spans that overlap or touch."""
     joined: list[Span] = []
     for start, end in spans:
         if joined and start <= joined[-1][1]:

@@ -1,6 +1,6 @@
-"""Cutting a text into sentences, and putting the translations into its layout.
+"""Split text into sentences, since models are trained on single ones, and put translations into its layout.
 
-A model is trained on single sentences. Spaces, line ends, blank lines and bullets of a text stay as they are.
+Spaces, line ends, blank lines and bullets of the text are kept.
 """
 
 import re
@@ -16,15 +16,15 @@ from ..errors import lone_surrogate
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
 CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACES = re.compile(r"\s+")
-# Bullets of lists, dashes of dialogues and marks of quoted mail, before the text of a line.
+# Before the text of a line: bullets of lists, dashes of dialogues and marks of quoted mail.
 BULLETS = re.compile(r"(?:\s*+[-–—*+>#•‣⁃·∙]++(?=\s))*+\s*+")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A text as its sentences, and the white space and bullets before each and after the last one.
+    """A text as sentences and gaps (white space and bullets) before each and after the last one.
 
-    No sentence is blank or has white space at its ends. If `is_cut`, some are pieces of a sentence.
+    No sentence is blank, or begins or ends with white space. `is_cut` tells whether some are pieces of a sentence.
     """
 
     sentences: tuple[str, ...]
@@ -37,7 +37,7 @@ class Layout:
         return "".join(part for pair in pairs for part in pair)
 
     def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
-        """Return the layout with every sentence cut into pieces that together are the sentence."""
+        """Return the layout with every sentence replaced by the pieces from `cut`, which concatenate to it."""
         pieces = [self.gaps[0]]
         for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):
             pieces += [*cut(sentence), gap]
@@ -46,12 +46,16 @@ class Layout:
 
 
 def whole(text: str) -> Layout:
-    """Return a text as a single sentence."""
+    """Return the layout of a text that is a single sentence."""
     return _layout(_after_bullets(text))
 
 
 def split_sentences(text: str, language: str | None = None) -> Layout:
-    """Cut a text into sentences of a language, by its ISO 639-1 code, others as English; none crosses a line's end.
+    """Split each line of a text into sentences.
+
+    Args:
+        text: The text.
+        language: ISO 639-1 code; None or an unsupported language is split like English.
 
     Raises:
         ValueError: The text has a lone surrogate.
@@ -71,18 +75,18 @@ def _after_bullets(text: str) -> tuple[str, str]:
 
 
 def _segment(line: str, language: str) -> list[str]:
-    """Return the sentences of a line; the whole line, where the library fails on it."""
+    """Split a line into sentences; return it whole if sentencex fails."""
     spelled = line.replace("…", "...")
     try:
         pieces: list[str] = sentencex.segment(language, spelled)
     except (KeyboardInterrupt, SystemExit):
         raise
-    # A panic of its Rust code, as for "B\u3000.A", is no Exception.
+    # A panic of its Rust code, as for "B\u3000.A", is not an Exception.
     except BaseException:
         return [line]
     if spelled == line:
         return pieces
-    # The library ends sentences at three dots, not at an ellipsis.
+    # sentencex ends sentences at three dots, but not at an ellipsis: map the cuts back.
     places = [i for i, each in enumerate(line) for _ in range(3 if each == "…" else 1)]
     cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
@@ -102,11 +106,11 @@ def _layout(pieces: Iterable[str]) -> Layout:
 
 
 def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) -> list[str]:
-    """Cut a sentence in halves until none has more tokens by `measure` than allowed, between clauses if it can be."""
+    """Halve a sentence until no piece has more than `limit` tokens by `measure`, between clauses if possible."""
     if len(sentence) < 2 or measure(sentence) <= limit:
         return [sentence]
     middle = len(sentence) / 2
-    # A clause ends anywhere in the middle half; a word, anywhere.
+    # Prefer clause ends, in the middle half only; word ends count anywhere.
     clauses = [end for end in _ends(CLAUSE_ENDS, sentence) if middle / 2 < end < 1.5 * middle]
     candidates = clauses or _ends(SPACES, sentence) or [int(middle)]
     place = min(candidates, key=lambda end: abs(end - middle))

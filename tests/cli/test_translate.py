@@ -305,7 +305,7 @@ class TestTextAsPeopleTypeIt:
     def test_a_pattern_that_is_none(self, tmp_path, folder, fail):
         names = write_lines(tmp_path / "names.txt", ["Ann", "(Lee"])
         message = fail("--model", folder, "--input", write_lines(tmp_path / "in", ["a"]), "--protect", names)
-        assert f"{names}, line 2: '(Lee' is no regular expression" in message
+        assert f"{names}, line 2: '(Lee' is not a valid regular expression" in message
 
 
 class TestDocuments:

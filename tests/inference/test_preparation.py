@@ -221,7 +221,7 @@ def test_what_is_not_translated_does_not_count_in_the_score(copying):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"protect": [3]}, "3 is no regular expression, but a int"),
+        ({"protect": [3]}, "3 is a int, not a regular expression"),
         ({"protect": 5}, "`protect` is a int"),
         ({"raw": True, "protect": ["a"]}, "`protect` has no effect with `raw`"),
         ({"raw": True, "split_sentences": "always"}, "`raw` does not split sentences"),
