@@ -1,13 +1,14 @@
 """Beam search for translations that contain given terms.
 
-As in dynamic beam allocation (Post and Vilar, 2018), candidates are the best continuations of a hypothesis and those
-that bring a term forward, whatever their scores. A candidate is dominated by one that needs no more tokens for its
-terms and has a better score. The beams of a sentence are those that the fewest others dominate: as in a plain beam
-search while all need the same tokens, and otherwise also the best of those that have paid for a term already.
+As in dynamic beam allocation (Post and Vilar, 2018), candidates are the best continuations of each hypothesis plus
+those that advance a term, whatever their scores. One candidate dominates another if it has a better score and needs
+no more tokens to complete its terms. The beams are the candidates dominated by the fewest others. While all need
+equally many tokens, this is plain beam search; otherwise the best of those that have already paid for a term survive
+too.
 
-A hypothesis ends only with all of its terms, once for every occurrence in the source, apart from each other, and as
-whole words of the text: after "gato", no token may make it "gatos". Terms may use tokens that other settings bar.
-Where the length bound leaves room for nothing else, only missing terms follow. Scores are those of beam search.
+A hypothesis may end only with all of its terms: one for each occurrence in the source, without overlap, and as whole
+words (after "gato", no token may make it "gatos"). Terms may use tokens that other settings forbid. Where the length
+bound leaves room only for missing terms, nothing else may follow. Scores are those of beam search.
 
 Shapes: B sentences, k beams, N = B * k rows, c candidates of a row or sentence, T target length, V target vocabulary.
 """
@@ -26,30 +27,29 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from ..search.beams import MASKED_SCORE, Beams, beam_search, blockwise_topk
 from .glossary import GlossaryError, in_word
 
-# Text in front of a term decides how it is tokenized: a blank, nothing, an opening bracket. The first is always tried.
+# Text before a term, on which its tokens depend: a space, nothing, an opening bracket. The first must succeed.
 CONTEXTS = ("a ", "", "(")
 
-# Terms whose tokens are kept.
+# Size of the cache of tokenized terms.
 MAX_PHRASES = 100_000
 
-
-# Ways to find the terms in a hypothesis that are followed; of terms within terms, there are exponentially many.
+# Most readings of a hypothesis to follow; if terms contain each other, there are exponentially many.
 MAX_READINGS = 16
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """Ways to write a term."""
+    """A tokenized term."""
 
-    # Tokens of each; the first follows a blank, and so can follow anything.
+    # Alternative tokenizations; the first is for a term after a space, and so can follow anything.
     variants: tuple[tuple[int, ...], ...]
-    # Whether a letter before it would change its first word, and one after it its last.
+    # Whether a letter right before the term would join its first word, and one right after it its last.
     starts_word: bool
     ends_word: bool
 
 
 class Edges(NamedTuple):
-    """Whether the text of a token starts and ends inside of a word; None if it has no text."""
+    """Whether the text of a token starts and ends inside a word; None if it has no text."""
 
     start: bool | None
     end: bool | None
@@ -59,7 +59,7 @@ NO_TEXT = Edges(None, None)
 
 
 class TermVocabulary:
-    """What a constrained search has to know of a tokenizer."""
+    """Properties of a tokenizer for constrained search: tokenized terms, and the word edges of tokens."""
 
     _of: "WeakKeyDictionary[PreTrainedTokenizerBase, TermVocabulary]" = WeakKeyDictionary()
 
@@ -67,18 +67,18 @@ class TermVocabulary:
         self._phrases: dict[str, Phrase] = {}
         size = 1 + max(getattr(tokenizer, "target_tokenizer", tokenizer).get_vocab().values())
         texts = tokenizer.batch_decode([[token] for token in range(size)], skip_special_tokens=True)
-        # A token follows the first word of the vocabulary, so that a decoder writes the blank before it.
+        # Decode each token after a word, so that the space before it is written.
         anchor = next((i for i, text in enumerate(texts) if text.strip() and all(map(in_word, text.strip()))), 0)
         pairs = tokenizer.batch_decode([[anchor, token] for token in range(size)], skip_special_tokens=True)
         rests = [text.removeprefix(texts[anchor]) for text in pairs]
         self.size = size
         self._edges = [Edges(in_word(text[0]), in_word(text[-1])) if text else NO_TEXT for text in rests]
-        # Of tokens with text: -2 if they start inside of a word, else -1; negative, and so none of the tokens.
+        # For tokens with text: -2 if they start inside a word, else -1; negative, to differ from token ids.
         self.starts = {i: -1 - edges.start for i, edges in enumerate(self._edges) if edges.start is not None}
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> "TermVocabulary":
-        """Return that of a tokenizer, built at the first call."""
+        """Return the `TermVocabulary` of a tokenizer, built at the first call."""
         known = cls._of.get(tokenizer)
         if known is None or known.size < len(getattr(tokenizer, "target_tokenizer", tokenizer)):
             known = cls._of[tokenizer] = cls(tokenizer)
@@ -88,10 +88,10 @@ class TermVocabulary:
         return self._edges[token] if token < self.size else NO_TEXT
 
     def phrases(self, tokenizer: PreTrainedTokenizerBase, terms: Iterable[str]) -> list[Phrase]:
-        """Return the phrase of each term, or raise a GlossaryError if the vocabulary cannot write one as told."""
+        """Return the phrase of each term; raise a GlossaryError if the vocabulary cannot write one exactly."""
         terms = list(terms)
         if len(self._phrases) > MAX_PHRASES:
-            # A server is given ever new terms.
+            # A server sees ever new terms.
             self._phrases.clear()
         if missing := [term for term in dict.fromkeys(terms) if term not in self._phrases]:
             self._phrases.update(zip(missing, _phrases(tokenizer, missing), strict=True))
@@ -109,7 +109,7 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
     for context in CONTEXTS:
         (before,) = encode([context.rstrip()]) if context else [[]]
         for i, row in enumerate(encode([context + term for term in terms])):
-            # Otherwise the term's first letters share a token with the context.
+            # Else the term's first letters share a token with the context.
             if row[: len(before)] == before:
                 tokens = row[len(before) :]
                 if str(tokenizer.decode(before + tokens, skip_special_tokens=True)).endswith(terms[i]):
@@ -120,7 +120,7 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
                     text = tokenizer.decode(encode([term])[0], skip_special_tokens=True)
                     raise GlossaryError(
                         f"the glossary's translation {term!r} cannot be written with the model's vocabulary, which "
-                        f"makes it {text!r}; change it"
+                        f"turns it into {text!r}; change it"
                     )
     return [
         Phrase(tuple(dict.fromkeys(found)), in_word(term[0]), in_word(term[-1]))
@@ -131,30 +131,33 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
 class Reading(NamedTuple):
     """One way to find terms in a hypothesis."""
 
-    # How often each phrase has yet to begin.
+    # How many occurrences of each phrase have yet to begin.
     missing: tuple[int, ...]
-    # The phrase being written, or complete if what follows is a new word; -1 if there is none.
+    # The phrase being written, or written but still to be followed by a word edge; -1 if there is none.
     phrase: int = -1
-    # Its variant, and how many tokens of that are written.
+    # Its variant, and how many of the variant's tokens are written.
     variant: int = 0
     written: int = 0
 
 
 class State:
-    """All ways to find the terms of a sentence in a hypothesis, which may end inside of a word.
+    """All readings of a hypothesis.
 
-    `needed` is the number of tokens that would complete the terms, at least.
+    Attributes:
+        needed: Fewest tokens that would complete the terms.
+        in_word: Whether the hypothesis ends inside a word.
+        readings: The readings.
     """
 
     def __init__(self, needed: int, in_word: bool, readings: frozenset[Reading]):
         self.needed, self.in_word, self.readings = needed, in_word, readings
-        # Caches, filled on demand. The next state by token of a term, or by the edges of any other token.
+        # Caches, filled on demand. Next state by token, and by the edges of tokens in no term.
         self.moves: dict[Any, State] = {}
-        # Tokens needed after a token of a term, or after any other by how it starts.
+        # Tokens needed after a token: by the token if it is in a term, else by how it starts.
         self.costs: dict[int | None, int] = {}
-        # Tokens that leave fewer tokens needed.
+        # Tokens after which fewer tokens are needed.
         self.advancing: list[int] | None = None
-        # Nothing that follows can undo it.
+        # All terms are complete, whatever follows.
         self.is_final = all(reading.phrase < 0 and not any(reading.missing) for reading in readings)
 
 
@@ -175,27 +178,27 @@ class Terms:
         if state.is_final:
             return state
         if (found := state.moves.get(token)) is None:
-            # Tokens of no term differ by their edges only.
+            # Tokens in no term differ only in their edges.
             key: Any = token if token in self._tokens else self._vocabulary.edges(token)
             found = state.moves[token] = state.moves.get(key) or self._move(state, token)
             state.moves[key] = found
         return found
 
     def needed_after(self, state: State, tokens: Sequence[int]) -> list[int]:
-        """Return how many tokens would be needed after each of the tokens."""
+        """Return the number of tokens needed after each of the tokens."""
         if state.is_final:
             return [0] * len(tokens)
         costs, of_terms, starts = state.costs, self._tokens, self._vocabulary.starts
-        # Those of no term differ by their start only.
+        # For tokens in no term, only their start matters.
         keys = [token if token in of_terms else starts.get(token) for token in tokens]
         for key, token in zip(keys, tokens, strict=True):
             if key not in costs:
-                # Without its state: few are chosen.
+                # Do not build the state: few of the tokens are chosen.
                 costs[key] = min(map(self._needed, self._readings(state, token)))
         return [costs[key] for key in keys]
 
     def advancing(self, state: State) -> list[int]:
-        """Return the tokens that leave fewer tokens needed."""
+        """Return the tokens after which fewer tokens are needed."""
         if state.advancing is not None:
             return state.advancing
         tokens: set[int] = set()
@@ -214,7 +217,7 @@ class Terms:
         return self._state(state.in_word if edges.end is None else edges.end, self._readings(state, token))
 
     def _readings(self, state: State, token: int) -> Collection[Reading]:
-        """Return the readings of a state and one more token."""
+        """Return the readings after one more token."""
         edges = self._vocabulary.edges(token)
         if edges.start is None and token not in self._tokens:
             return state.readings
@@ -247,7 +250,7 @@ class Terms:
         kept = frozenset(each for each in readings if not any(_covers(other, each) for other in readings))
         if len(kept) > MAX_READINGS:
             ordered = sorted(kept, key=lambda each: (self._needed(each), each))
-            # One that any token can follow is always among them.
+            # Always keep one that any token can follow.
             kept = frozenset([next(each for each in ordered if each.phrase < 0), *ordered[:MAX_READINGS]])
         key = (in_word, kept)
         if key not in self._states:
@@ -263,7 +266,7 @@ class Terms:
 
 
 def _covers(one: Reading, other: Reading) -> bool:
-    """Whether one reading has found all that another has, and more, and can go on as well."""
+    """Whether a reading has found all the terms that another has, and can continue at least as well."""
     return (
         one != other
         and (one.phrase < 0 or one[1:] == other[1:])
@@ -272,7 +275,7 @@ def _covers(one: Reading, other: Reading) -> bool:
 
 
 class ConstrainedBeams(Beams):
-    """Beams of sentences whose hypotheses end only with all terms."""
+    """Beams whose hypotheses may end only with all of their terms."""
 
     def __init__(
         self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms], num_finished: int
@@ -281,8 +284,8 @@ class ConstrainedBeams(Beams):
         for each, limit in zip(terms, self.row_limits.limits.tolist(), strict=True):
             if (needed := each.start.needed) >= (room := limit - self.length):
                 raise GlossaryError(
-                    f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room} "
-                    "with its end; raise `max_new_tokens`, or shorten the sentence"
+                    f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room}, "
+                    "end token included; raise `max_new_tokens`, or shorten the sentence"
                 )
         self.terms = [each for each in terms for _ in range(self.num_beams)]
         self.states = [each.start for each in self.terms]
@@ -299,7 +302,7 @@ class ConstrainedBeams(Beams):
         return rows
 
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return scores, beams and tokens (B, c) of candidates, the least dominated first."""
+        """Return scores, beams and tokens (B, c) of the candidates, least dominated first."""
         log_probs, tokens = self._row_candidates(logits, logits_processor, input_ids)
         needed = self._needed(tokens)
         sentences, each = self.running.shape[0], tokens.shape[1]
@@ -313,15 +316,15 @@ class ConstrainedBeams(Beams):
         return scores.gather(1, chosen), chosen // each, tokens.gather(1, chosen)
 
     def best_running(self, chosen: Tensor) -> Tensor:
-        """Return the best score (B, 1) of the running hypotheses that have their terms, once enough are finished.
+        """Return the best score (B, 1) of the running hypotheses; once enough are finished, only of complete ones.
 
-        The others would go on for ever: they must not end, and tokens that repeat themselves cost little.
+        Incomplete ones could prolong the search forever: they may not end, and repeated tokens cost little.
         """
         counts = (self.candidates_needed.gather(1, chosen) == 0) | ~self.is_finished.all(1, keepdim=True)
         return self.running_scores.where(counts, MASKED_SCORE).amax(1, keepdim=True)
 
     def _row_candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and tokens (N, c): the best of each row, and those that its terms need."""
+        """Return log-probabilities and tokens (N, c): the best of each row, and those that advance its terms."""
         raw = logits.log_softmax(-1, dtype=torch.float32)
         log_probs = logits_processor(input_ids, raw)
         values, tokens = blockwise_topk(log_probs, self.num_candidates)
@@ -333,20 +336,20 @@ class ConstrainedBeams(Beams):
         extra = torch.tensor([[*row, *[-1] * (width - len(row))] for row in wanted], device=tokens.device).long()
         is_new = (extra >= 0) & ((extra[:, :, None] != tokens[:, None]) | values.isinf()[:, None]).all(2)
         extra = extra.clamp(min=0)
-        # Barred, unless only one token is allowed: the language's, or the end.
+        # Lift a ban on these tokens, unless only a single token is allowed, such as a language or end token.
         extra_values = log_probs.gather(1, extra)
         is_barred = extra_values.isinf() & values[:, 1:2].isfinite()
         extra_values = raw.gather(1, extra).where(is_barred, extra_values)
         return torch.cat((values, extra_values.where(is_new, MASKED_SCORE)), 1), torch.cat((tokens, extra), 1)
 
     def _needed(self, tokens: Tensor) -> Tensor:
-        """Return how many tokens are needed after each candidate (N, c), -1 for one that is not allowed."""
+        """Return the number of tokens needed after each candidate (N, c), -1 if it is not allowed."""
         rows = [
             terms.needed_after(state, row)
             for terms, state, row in zip(self.terms, self.states, tokens.tolist(), strict=True)
         ]
         needed = torch.tensor(rows, device=tokens.device)
-        # The last token is left for the end.
+        # The last position is reserved for the end token.
         room = (self.row_limits.of_rows(len(rows)) - self.length - 2).clamp(min=0)[:, None]
         return needed.masked_fill(needed > ~torch.isin(tokens, tokens.new_tensor(self.ends)) * room, -1)
 
@@ -361,9 +364,10 @@ def constrained_beam_search(
     num_finished: int,
     **model_kwargs: Any,
 ) -> Any:
-    """Search as the `custom_generate` of `generate()`.
+    """Constrained beam search, as `custom_generate` for `generate()`.
 
-    Its own arguments are the terms of each sentence, and how many finished hypotheses end the search for one.
+    Its own arguments are `terms`, those of each sentence, and `num_finished`, the number of finished hypotheses that
+    ends the search of a sentence.
     """
     beams = ConstrainedBeams(input_ids, stopping_criteria, generation_config, terms, num_finished)
     sequences = beam_search(model, beams, input_ids, logits_processor, generation_config, model_kwargs)

@@ -1,4 +1,4 @@
-"""Fingerprint of a model and its tokenizer, to tell whether two of them translate alike."""
+"""Fingerprints of models and tokenizers: equal ones translate alike."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from .loading import tokenizer_sides
 
 
 def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash weights, configuration, generation settings and tokenizer, wherever they were loaded from.
+    """Hash weights, configuration, generation settings and tokenizer, regardless of where they were loaded from.
 
     The model is an encoder-decoder of transformers, an ensemble of them, or a `CTranslate2Model`.
     """
@@ -22,14 +22,14 @@ def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
         backend = getattr(each, "backend_tokenizer", None)
         if backend is not None:
             backend = Tokenizer.from_str(backend.to_str())
-            # Left over from the last call.
+            # State of the last call.
             backend.no_padding()
             backend.no_truncation()
         content = (sorted(each.get_vocab().items()), each.special_tokens_map, backend and backend.to_str())
         digest.update(json.dumps(content, default=str).encode())
     digest.update(model.generation_config.to_json_string().encode())
     if isinstance(model, CTranslate2Model):
-        # Its memory cannot be read; the folder holds nothing but the export.
+        # Its memory cannot be read, but the folder contains only the export.
         for path in sorted(path for path in model.folder.iterdir() if path.is_file()):
             with path.open("rb") as file:
                 digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())

@@ -1,4 +1,4 @@
-"""Types and ranges of saved settings of `generate()`, which transformers itself checks only in part, or when used."""
+"""Check types and ranges of saved `generate()` settings, which transformers checks only partly, or only in use."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -30,7 +30,7 @@ _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
 _IDS = ("suppress_tokens", "begin_suppress_tokens", "language_ids")
 _WORDS = ("bad_words_ids", "force_words_ids")
-# Ids that a search looks up in a table; it only compares the others with tokens.
+# Ids used as indices; others are only compared with tokens.
 _LOOKED_UP = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", *_WORDS)
 
 
@@ -55,7 +55,7 @@ def _is_list(value: Any, is_usable: Callable[[Any], bool], least: int = 0, most:
     return isinstance(value, list) and least <= len(value) <= most and all(map(is_usable, value))
 
 
-# Names of settings, the test that their values pass, and what the test asks for.
+# Names of settings, the test of their values, and its description.
 RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
     (_BEAMS, lambda value: _is_integer(value, 1, MAX_BEAMS), f"an integer from 1 to {MAX_BEAMS:,}"),
     (_COUNTS, _is_integer, f"an integer from 0 to {MAX_COUNT:,}"),
@@ -66,7 +66,7 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
-    (("training_marks", "training_spellings"), lambda value: isinstance(value, str), "a text"),
+    (("training_marks", "training_spellings"), lambda value: isinstance(value, str), "a string"),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),
@@ -83,9 +83,10 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
 def check_generation_settings(
     settings: GenerationConfig, where: object, vocab_size: int | None = None, every_id: bool = True
 ) -> None:
-    """Raise a ValueError for a setting of `generate()`, from the file `where`, whose value no search can use.
+    """Raise a ValueError for an unusable value of a `generate()` setting read from the file `where`.
 
-    Ids are compared with the number of target tokens, if given: every one, or only those that a search looks up.
+    Given `vocab_size`, the number of target tokens, ids must be below it: all if `every_id`, else only those used as
+    indices.
     """
     for names, is_usable, wanted in RULES:
         for name in names:

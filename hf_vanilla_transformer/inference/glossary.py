@@ -1,4 +1,4 @@
-"""Glossaries: words and phrases whose translations are given."""
+"""Glossaries: terms with required translations."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ class GlossaryError(ValueError):
 class Glossary:
     """Source terms and their translations.
 
-    A term is a word or several. It is found as whole words, with any white space between them, spelled as in the
-    glossary or with a capital first letter ("dog" also in "Dog", "US" not in "us"). Where terms overlap, the leftmost
-    counts, and of several that start there the longest.
+    A term is one or more words. It matches whole words, with any white space between them, spelled as in the glossary
+    or with a capital first letter ("dog" also matches "Dog", but "US" does not match "us"). Of overlapping terms the
+    leftmost matches, and of several at the same start the longest.
 
     Attributes:
         entries: Pairs of a source term and its translation.
 
     Raises:
-        ValueError: A side is blank or no text, or a term has two translations.
+        ValueError: A term or translation is blank or not a string, or a term has two translations.
     """
 
     entries: tuple[tuple[str, str], ...]
@@ -40,7 +40,7 @@ class Glossary:
 
     @classmethod
     def of(cls, translations: Mapping[str, str]) -> Self:
-        """Make a glossary of the translations by term."""
+        """Make a glossary from a mapping of terms to translations."""
         return cls(tuple(translations.items()))
 
     def translations(self) -> list[str]:
@@ -57,7 +57,7 @@ class Glossary:
         return [self._translations[self._spelling(text[start:end])] for start, end in self.spans_in(text)]
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
-        """Return where the terms in a normalized text begin and end."""
+        """Return the spans (start, end) of the terms in a normalized text."""
         found: list[tuple[int, int]] = []
         edges = word_edges(text)
         for start in sorted(edges):
@@ -70,7 +70,7 @@ class Glossary:
         return found
 
     def _spelling(self, text: str) -> str:
-        """Return the text as the glossary spells it, if it does."""
+        """Return the text as it would be spelled in the glossary."""
         return text if text in self._translations else text[:1].lower() + text[1:]
 
     @cached_property
@@ -83,14 +83,14 @@ class Glossary:
 
 
 def read_glossary(path: StrPath) -> Glossary:
-    """Read a glossary: on each line a source term, a tab and its translation; blank lines are skipped.
+    """Read a glossary: a source term, a tab and its translation per line; blank lines are skipped.
 
     Args:
         path: The file, UTF-8, plain or gzip.
 
     Raises:
-        DataError: The file cannot be read; or a line has not two sides, or another translation than an earlier line
-            with the same term.
+        DataError: The file cannot be read; or a line does not have exactly one tab, or gives a term of an earlier line
+            another translation.
     """
     entries: list[tuple[str, str]] = []
     translations: dict[str, str] = {}
@@ -100,7 +100,7 @@ def read_glossary(path: StrPath) -> Glossary:
         sides = line.split("\t")
         try:
             if len(sides) != 2:
-                raise ValueError(f"{len(sides) - 1} tabs; write a term, one tab and its translation")
+                raise ValueError(f"{len(sides) - 1} tabs instead of one; write a term, a tab and its translation")
             _check_entry(sides[0], sides[1], translations)
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}") from None
@@ -109,12 +109,12 @@ def read_glossary(path: StrPath) -> Glossary:
 
 
 def _check_entry(term: str, translation: str, earlier: dict[str, str]) -> None:
-    """Check an entry against the earlier ones, and add it to them."""
+    """Check an entry against earlier ones, and add it to them."""
     for name, text in (("term", term), ("translation", translation)):
         if not isinstance(text, str):
             raise ValueError(f"a glossary's {name} is a {type(text).__name__}, not a string; pass strings")
         if not text.strip():
-            raise ValueError(f"an empty {name} in a glossary; fill it in, or leave out the entry")
+            raise ValueError(f"a glossary's {name} is empty; fill it in, or leave out the entry")
         if surrogate := lone_surrogate(text):
             raise ValueError(f"a glossary's {name} has {surrogate}; read it as UTF-8")
     if earlier.setdefault(normalized(term), translation.strip()) != translation.strip():
@@ -125,21 +125,21 @@ def _check_entry(term: str, translation: str, earlier: dict[str, str]) -> None:
 
 
 def normalized(text: str) -> str:
-    """Return text in Unicode's composed form, with one blank wherever there is white space."""
+    """Return a text in Unicode's composed form (NFC), with runs of white space replaced by single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def word_edges(text: str) -> set[int]:
-    """Return the positions in a text that are not inside of a word."""
+    """Return the positions in a text that are not inside a word."""
     inside = {i for i in range(1, len(text)) if in_word(text[i - 1]) and in_word(text[i])}
     return set(range(len(text) + 1)) - inside
 
 
 @lru_cache(maxsize=4096)
 def in_word(character: str) -> bool:
-    """Whether a character joins others to a word; not in scripts that put no blanks between words.
+    """Whether a character is part of a word; never true for scripts without spaces between words.
 
-    U+FFFD, which stands for a part of a character, counts as one that does.
+    U+FFFD, which stands for part of a character, counts as part of a word.
     """
     if character == "_" or character == "\ufffd":
         return True

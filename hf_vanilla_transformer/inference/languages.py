@@ -1,4 +1,4 @@
-"""Languages that a tokenizer knows: those of a multilingual model, or the pair that it was trained for."""
+"""Languages of a tokenizer: those of a multilingual model, or the single pair that it was trained for."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations, repeat
@@ -13,18 +13,18 @@ logger = logging.get_logger(__name__)
 
 # Source and target language.
 Direction = tuple[str, str]
-# One for all sentences, or one for each; None: the tokenizer's current one.
+# One for all sentences, or one for each; None for the tokenizer's current one.
 Languages = str | Iterable[str | None] | None
 
-# Directions that a message lists.
+# Most directions listed in a message.
 MAX_LISTED = 50
 
 
 def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) -> dict[str, int]:
-    """Set the languages of a tokenizer, None: the current one, and return the options `generate()` needs for them.
+    """Set the languages of a tokenizer (None for the current one) and return the options `generate()` needs for them.
 
     Raises:
-        ValueError: The tokenizer has no such language, or is not multilingual and does not say that it has it.
+        ValueError: The tokenizer does not have the language, or is not multilingual and not recorded as having it.
     """
     if not is_multilingual(tokenizer):
         own = only_pair(tokenizer)
@@ -47,10 +47,10 @@ def directions_of(
 ) -> tuple[Iterator[Direction | None], dict[str, int]]:
     """Return the direction of each sentence, for `tag_sources`, and the options `generate()` needs for the languages.
 
-    A tokenizer whose sources have no tags is set to its languages, which must be the same for all sentences.
+    A tokenizer whose sources have no tags is set to the languages, which must be the same for all sentences.
 
     Raises:
-        ValueError: As `set_languages`, also while directions are read.
+        ValueError: As for `set_languages`, also while iterating over the directions.
     """
     if has_tags(tokenizer):
         sources, targets = _each(src_lang, tokenizer.src_lang), _each(tgt_lang, tokenizer.tgt_lang)
@@ -59,14 +59,14 @@ def directions_of(
     if src_lang is not None or tgt_lang is not None:
         if not all(given is None or isinstance(given, str) for given in (src_lang, tgt_lang)):
             raise ValueError(
-                f"{type(tokenizer).__name__} translates one direction at a time; pass a language, no list"
+                f"{type(tokenizer).__name__} translates one direction at a time; pass one language, not a list"
             )
         options = set_languages(tokenizer, src_lang, tgt_lang)  # type: ignore[arg-type]  # checked above
     return repeat(None), options
 
 
 def tag_sources(tokenizer: Any, rows: Sequence[list[int]], directions: Iterable[Direction | None]) -> list[list[int]]:
-    """Return the ids of sources with the tags of these directions; None: the present ones. Empty rows stay."""
+    """Replace the tags of sources with those of the directions; None keeps them. Empty rows stay empty."""
     return [
         [*(tags := tokenizer.tag_ids(*direction)), *row[len(tags) :]] if row and direction else row
         for row, direction in zip(rows, directions, strict=False)
@@ -74,59 +74,62 @@ def tag_sources(tokenizer: Any, rows: Sequence[list[int]], directions: Iterable[
 
 
 def set_language_ids(model: PreTrainedModel, tokenizer: Any) -> None:
-    """Save the ids of the language tokens in the model's generation settings, where `forced_bos_token_id` looks."""
+    """Store the ids of the language tokens in the generation settings, where `generate()` looks them up."""
     settings: Any = model.generation_config
     settings.language_ids = list(tokenizer.lang_code_to_id.values())
-    # Settings that come from the configuration lose names that transformers does not know.
+    # Settings derived from the configuration would be saved without fields unknown to transformers.
     settings._from_model_config = False
 
 
 def has_tags(tokenizer: Any) -> bool:
-    """Whether sources carry their direction, as of `VanillaTransformerMultilingualTokenizer`: batches may mix them."""
+    """Whether sources carry tags for their direction, so that a batch may mix directions.
+
+    True for `VanillaTransformerMultilingualTokenizer`.
+    """
     return hasattr(tokenizer, "tag_ids")
 
 
 def is_multilingual(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether a tokenizer has languages to choose from, as those of NLLB, M2M100 and mBART."""
+    """Whether a tokenizer has languages to choose from, like those of NLLB, M2M100 and mBART."""
     return hasattr(tokenizer, "_build_translation_inputs")
 
 
 def is_zero_shot(tokenizer: Any, source: str, target: str) -> bool:
-    """Whether a tokenizer has a direction that its model can translate, but was not trained for."""
+    """Whether the model can translate a direction that it was not trained on."""
     known = tokenizer.directions if has_tags(tokenizer) and source != target else []
     return (source, target) not in known and target in _targets(known) and source in tokenizer.languages
 
 
 def language_pairs(tokenizer: Any) -> list[Direction]:
-    """Return the pairs of source and target language of a tokenizer, none if it does not say."""
+    """Return the (source, target) language pairs of a tokenizer, none if it does not record any."""
     if has_tags(tokenizer):
         return tokenizer.directions
     if is_multilingual(tokenizer):
         # NLLB's languages are its special tokens.
         codes = getattr(tokenizer, "lang_code_to_id", None) or tokenizer.extra_special_tokens
         return list(permutations(map(str, codes), 2))
-    # As Marian's tokenizers name them.
+    # The names of Marian's tokenizers.
     pair = tuple(tokenizer.init_kwargs.get(f"{side}_lang") for side in ("source", "target"))
     return [pair] if all(isinstance(code, str) and code for code in pair) else []
 
 
 def only_pair(tokenizer: Any) -> tuple[str | None, str | None]:
-    """Return the languages of a tokenizer of one direction; None for both if it has several, or does not say."""
+    """Return the languages of a tokenizer with a single direction; (None, None) if it has several or records none."""
     pairs = language_pairs(tokenizer)
     return pairs[0] if len(pairs) == 1 else (None, None)
 
 
 def choose_pair(tokenizer: Any, source: str | None, target: str | None) -> tuple[str | None, str | None]:
-    """Return the languages to translate between, of which any may be left open if one direction remains.
+    """Return the languages to translate between; either may be None if that leaves a single direction.
 
-    None for both if none is given and the tokenizer does not say.
+    Returns (None, None) if neither is given and the tokenizer records none.
 
     Raises:
-        ValueError: Several directions remain, or none.
+        ValueError: Several directions match, or none.
     """
     known = language_pairs(tokenizer)
     if not has_tags(tokenizer) and is_multilingual(tokenizer):
-        # Thousands of directions: what is left open is what was saved.
+        # Thousands of directions: the tokenizer's current languages stand in for None.
         return source, target
     if has_tags(tokenizer) and source and target:
         return _checked_direction(tokenizer, source, target)
@@ -136,29 +139,29 @@ def choose_pair(tokenizer: Any, source: str | None, target: str | None) -> tuple
     if not known and not source and not target:
         return None, None
     shown = [*map("-".join, known[:MAX_LISTED]), *["..."] * (len(known) > MAX_LISTED)]
-    listed = f"it has {', '.join(shown)}" if known else "it does not say its languages"
+    listed = f"it has {', '.join(shown)}" if known else "its tokenizer records no languages"
     if fitting:
         raise ValueError(
-            f"the model translates several directions; choose by `source_lang` and `target_lang`: {listed}"
+            f"the model translates several directions; choose one with `source_lang` and `target_lang`: {listed}"
         )
     raise ValueError(f"the model does not translate {source or 'any'}-{target or 'any'}: {listed}")
 
 
 def check_direction(tokenizer: Any, source: str | None, target: str | None, what: str) -> None:
-    """Raise a DataError for a model, called `what`, whose tokenizer has the opposite direction, and not this one.
+    """Raise a DataError if a model, called `what`, translates only the opposite direction.
 
-    An unknown language, None, passes.
+    None stands for an unknown language and passes.
     """
     known = language_pairs(tokenizer)
     if (target, source) in known and (source, target) not in known:
-        raise DataError(f"{what} translates {target} to {source}; name one of the opposite direction")
+        raise DataError(f"{what} translates {target} to {source}; name a model of the opposite direction")
 
 
 def model_languages(tokenizer: Any, source: str | None, target: str | None, what: str) -> dict[str, str | None]:
-    """Return the languages to translate between as options of `translate_lines`, none for a model of one direction.
+    """Return the languages to translate between as options of `translate_lines`, none for a bilingual model.
 
     Raises:
-        ValueError: The model, called `what`, does not translate source to target, or several directions are left.
+        ValueError: The model, called `what`, does not translate source to target, or several directions match.
     """
     check_direction(tokenizer, source, target, what)
     if not is_multilingual(tokenizer):
@@ -168,11 +171,11 @@ def model_languages(tokenizer: Any, source: str | None, target: str | None, what
 
 def _each(languages: Languages, current: str) -> Iterator[str | None]:
     yield from repeat(languages or current) if languages is None or isinstance(languages, str) else languages
-    raise ValueError("there are fewer languages than sentences; pass a language for all, or one for each")
+    raise ValueError("there are fewer languages than sentences; pass one language for all, or one for each")
 
 
 def _checked_direction(tokenizer: Any, source: str | None, target: str | None) -> Direction:
-    """Return a direction, by default the current one, of a tokenizer whose sources have tags."""
+    """Return a valid direction of a tokenizer whose sources have tags, defaulting to the current one."""
     source, target = source or tokenizer.src_lang, target or tokenizer.tgt_lang
     known = tokenizer.directions
     if (source, target) not in known:
@@ -182,9 +185,7 @@ def _checked_direction(tokenizer: Any, source: str | None, target: str | None) -
             raise ValueError(
                 f"the model was not trained to translate to {target}, only to {', '.join(_targets(known))}"
             )
-        logger.warning_once(
-            f"{source} to {target} is zero-shot: the model was trained without pairs of this direction"
-        )
+        logger.warning_once(f"{source} to {target} is zero-shot: the model was not trained on pairs of this direction")
     return source, target
 
 

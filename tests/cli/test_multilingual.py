@@ -52,5 +52,5 @@ def test_reranking_reverses_the_direction(folder, files, capsys):
 def test_without_a_direction_those_that_there_are_are_listed(folder, files, refusal):
     for command in (("translate", "--input", files[1]), ("score", *files), ("align", *files)):
         error = refusal(*command, "--model", folder)
-        assert "choose by --source_lang and --target_lang: it has en-es, es-en, en-de" in error
+        assert "choose one with --source_lang and --target_lang: it has en-es, es-en, en-de" in error
         assert "no language 'fr'" in refusal(*command, "--model", folder, "--source_lang", "en", "--target_lang", "fr")

@@ -264,7 +264,7 @@ class TestReranking:
         file = forward / "tokenizer_config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"source_lang": "en", "target_lang": "de"}))
         message = fail("--model", str(forward), "--input", source, "--rerank_model", str(forward))
-        assert f"--rerank_model {forward} translates en to de; name one of the opposite direction" in message
+        assert f"--rerank_model {forward} translates en to de; name a model of the opposite direction" in message
 
     def test_what_cannot_be_used(self, tmp_path, folder, source, other, fail):
         given = ("--model", folder, "--input", source)
@@ -285,7 +285,7 @@ class TestGlossary:
     def test_what_cannot_be_used(self, tmp_path, folder, source, fail):
         given = ("--model", folder, "--input", source, "--glossary")
         terms = write_lines(tmp_path / "terms.tsv", ["dog\tab", "dog"])
-        assert f"{terms}, line 2: 0 tabs; write a term" in fail(*given, terms)
+        assert f"{terms}, line 2: 0 tabs instead of one; write a term" in fail(*given, terms)
         assert "missing.tsv: cannot be read" in fail(*given, str(tmp_path / "missing.tsv"))
         strange = write_lines(tmp_path / "strange.tsv", ["dog\tperro"])
         assert "'perro' cannot be written with the model's vocabulary" in fail(*given, strange)

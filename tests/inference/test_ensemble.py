@@ -344,7 +344,7 @@ class TestLoading:
             file.write_text(json.dumps(settings))
         names = [str(tmp_path / name) for name in ("first", "second", "other")]
         VanillaTransformerEnsemble.from_pretrained(names[:2])
-        with pytest.raises(ValueError, match=f"model {names[2]} translates de to en; name one of the opposite"):
+        with pytest.raises(ValueError, match=f"model {names[2]} translates de to en; name a model of the opposite"):
             VanillaTransformerEnsemble.from_pretrained(names)
 
     def test_what_does_not_fit_is_named(self, tmp_path):

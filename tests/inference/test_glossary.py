@@ -81,9 +81,9 @@ def test_a_file(tmp_path, compressed):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dog\tperro\ncat gato\n", "line 2: 0 tabs; write a term, one tab and its translation"),
-        ("dog\tperro\tcan\n", "line 1: 2 tabs; write a term"),
-        ("\n\tperro\n", "line 2: an empty term"),
+        ("dog\tperro\ncat gato\n", "line 2: 0 tabs instead of one; write a term, a tab and its translation"),
+        ("dog\tperro\tcan\n", "line 1: 2 tabs instead of one; write a term"),
+        ("\n\tperro\n", "line 2: a glossary's term is empty"),
         ("dog\tperro\ncat\tgato\ndog\tcan\n", "line 3: the term 'dog' has two translations, 'perro' and 'can'; keep"),
     ],
 )

@@ -29,7 +29,7 @@ def test_a_pair_is_saved_as_by_marian():
     tokenizer.init_kwargs |= {"source_lang": "en", "target_lang": "es"}
     try:
         assert language_pairs(tokenizer) == [("en", "es")]
-        with pytest.raises(ValueError, match="model m translates en to es; name one of the opposite direction"):
+        with pytest.raises(ValueError, match="model m translates en to es; name a model of the opposite direction"):
             check_direction(tokenizer, "es", "en", "model m")
         for source, target in (("en", "es"), ("en", "fr"), ("es", None), (None, None)):
             check_direction(tokenizer, source, target, "model m")

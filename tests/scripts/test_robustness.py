@@ -193,7 +193,7 @@ def test_a_direction_of_several(words, tmp_path, monkeypatch, refused):
     words = [*words, "many", "--kinds", "lower_case"]
     robustness.main([*words, "--target_lang", "de"])
     assert calls[0]["src_lang"] == "en" and calls[0]["tgt_lang"] == "de"
-    assert "choose by --source_lang and --target_lang" in refused(robustness.main, words)
+    assert "choose one with --source_lang and --target_lang" in refused(robustness.main, words)
 
 
 def test_the_test_pairs_of_the_built_in_corpus(words, tmp_path):

@@ -174,7 +174,7 @@ def test_a_glossary_is_followed(client, engine):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"glossary": {" ": "gato"}}, "glossary: an empty term in a glossary"),
+        ({"glossary": {" ": "gato"}}, "glossary: a glossary's term is empty"),
         ({"glossary": {"no": "gato"}, "do_sample": True}, "a glossary needs beam search, not sampling"),
         (
             {"glossary": {"no": "gato perros"}, "max_new_tokens": 1},

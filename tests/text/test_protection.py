@@ -168,7 +168,7 @@ def test_files_of_patterns(tmp_path):
         ("a(", "line 2: 'a\\(' is not a valid regular expression"),
         ("x*", "line 2: 'x\\*' matches the empty string"),
         ("x{99999999999}", "line 2: 'x\\{9+}' is not a valid regular expression: the repetition number is too large"),
-        ("(" * 3000 + "x" + ")" * 3000, "line 2: '\\({9}.* is not a valid regular expression: maximum recursion"),
+        ("(" * 3000 + "x" + ")" * 3000, "line 2: '\\({10}.* is not a valid regular expression: maximum recursion"),
     ]:
         path.write_text(f"Ann\n{wrong}\n", encoding="utf-8")
         with pytest.raises(DataError, match=message):

@@ -41,7 +41,7 @@ def student_of(teacher, finished, folder, **options):
 
 @pytest.mark.slow
 def test_a_teacher_of_the_opposite_direction(teacher, finished, files, tmp_path):
-    with pytest.raises(ValueError, match="the teacher translates en to xx; name one of the opposite direction"):
+    with pytest.raises(ValueError, match="the teacher translates en to xx; name a model of the opposite direction"):
         student_of(teacher, finished, tmp_path / "student", **files, source_lang="xx", target_lang="en")
     assert not (tmp_path / "student").exists()
 

@@ -206,7 +206,7 @@ class TestBackTranslation:
     def test_a_model_of_the_wrong_direction(self, given, finished, tmp_path):
         forward = {**given, "reverse_model": str(finished)}
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="en", target_lang="xx")
-        with pytest.raises(DataError, match="translates en to xx; name one of the opposite direction"):
+        with pytest.raises(DataError, match="translates en to xx; name a model of the opposite direction"):
             with_back_translations(data_args, args)
         _, data_args, args = arguments(tmp_path / "model", **forward, source_lang="xx", target_lang="en")
         assert corpora_of(with_back_translations(data_args, args)).parts[1].tag == BACK_TRANSLATED
