@@ -1,6 +1,6 @@
-"""The CTranslate2 runtime: an exported model behind the `generate()` that `translate()` calls.
+"""The CTranslate2 runtime: an exported model with the `generate()` that `translate()` calls.
 
-Shape legend: B batch, n hypotheses a sentence, S source length, T target length.
+Shape legend: B batch, n hypotheses per sentence, S source length, T target length.
 """
 
 import json
@@ -28,33 +28,34 @@ from .loading import load_tokenizer
 from .output_limits import LENGTH_BOUNDS
 from .teacher_forcing import IdPair
 
-# Key of the number of positions in CTranslate2's config.json, which CTranslate2 itself ignores.
+# Key that we add to CTranslate2's config.json, and CTranslate2 ignores.
 POSITIONS_KEY = "max_position_embeddings"
 
-# Version of the format of model.bin, and the numbers of its floating-point types; bfloat16 is never exported.
+# Format version of model.bin, and its codes of floating-point types; bfloat16 is never exported.
 BINARY_VERSION = 6
 FLOATING_TYPES = {0: "<f4", 4: "<f2"}
 
-# Settings of `generate()` and their names in CTranslate2. It can also bar tokens or the end of a sentence, but then
-# renormalizes the other tokens, so that a beam search finds other translations.
+# Settings of `generate()` and their names in CTranslate2. It can also suppress tokens or the end token, but then
+# renormalizes the other tokens, so that beam search finds other translations.
 OPTION_NAMES = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
 }
 
-# Finished hypotheses that end a search, as a multiple of the beams, by `early_stopping`. With True, `generate()` ends
-# at as many as beams; with False, when no unfinished one would be better if it ended now, which may be too early. Of
-# 500 sentences of Multi30k with 4 and 5 beams, 2.0 gives 500 and 499 translations of `generate()`, 1.0 gives 495 and
-# 493. With a model of 20 BLEU it is 494; of the other six, five score better than those of `generate()`.
+# Number of finished hypotheses that ends a search, as a multiple of the beams, by `early_stopping`. With True,
+# `generate()` stops at one per beam; with False, when no unfinished one would be better if it ended now, which may be
+# too early. On 500 sentences of Multi30k with 4 and 5 beams, 2.0 gives 500 and 499 of the translations of
+# `generate()`, and 1.0 gives 495 and 493. With a model of 20 BLEU, 2.0 gives 494; of the other six, five have better
+# scores than those of `generate()`.
 PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 
-# Settings that are translated otherwise, or do not affect tokens.
+# Settings that are converted elsewhere or do not affect tokens.
 OTHER_SUPPORTED = {
     *LENGTH_BOUNDS, "alignment_heads", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
     "language_ids", "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
     "return_dict_in_generate", "transformers_version", "use_cache",
-}  # fmt: skip  # one name a line would say no more
+}  # fmt: skip  # a table, not an expression
 
 # Prefixes of settings without effect on a search, or only with sampling, beam groups or an assistant model.
 INEFFECTIVE = (
@@ -62,7 +63,7 @@ INEFFECTIVE = (
     "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "training_", "typical_p",
 )  # fmt: skip  # as above
 
-# Values that change nothing, of settings whose default in transformers is None.
+# Values without effect, for settings whose default in transformers is None.
 NEUTRAL = {
     "min_length": 0,
     "repetition_penalty": 1.0,
@@ -78,14 +79,14 @@ NEUTRAL = {
 
 
 def ctranslate2_missing() -> str | None:
-    """Return why CTranslate2 cannot be used, or None."""
+    """Return the reason why CTranslate2 cannot be used, or None."""
     if find_spec("ctranslate2"):
         return None
     return 'it is not installed; run `pip install "hf-vanilla-transformer[export]"`'
 
 
 def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") -> None:
-    """Raise a ValueError that names a setting of `generate()` which CTranslate2, or another program, cannot follow."""
+    """Raise a ValueError that names a setting of `generate()` which `program` does not support."""
     defaults = GenerationConfig().to_dict()
     for name, value in settings.items():
         if value in (None, defaults.get(name), NEUTRAL.get(name)) or _is_supported(name, value, settings):
@@ -104,13 +105,13 @@ def _is_supported(name: str, value: Any, settings: Mapping[str, Any]) -> bool:
     if name in OPTION_NAMES or name in OTHER_SUPPORTED or name.startswith(INEFFECTIVE):
         return True
     if name == "bad_words_ids":
-        # Single tokens, as Marian bars padding. CTranslate2 shares out their probability, `generate()` does not: no
-        # difference where it is small.
+        # Single tokens, as Marian bans padding. CTranslate2 renormalizes, `generate()` does not: no difference where
+        # their probability is small.
         return all(len(word) == 1 for word in value)
     if name == "min_new_tokens":
-        # Bars the end as the first token, as fairseq does; also by sharing out its probability.
+        # Bans the end token as the first token, as fairseq does; also renormalized.
         return value == 1
-    # An end forced as the last token that the length bound allows.
+    # An end token forced as the last token within the length bound.
     ends = settings.get("eos_token_id")
     return name == "forced_eos_token_id" and value in (ends if isinstance(ends, list) else [ends])
 
@@ -121,9 +122,10 @@ def load_ctranslate2(
     """Load an exported model and its tokenizer, for `translate` and `translate_lines`.
 
     Args:
-        folder: What `export_model(..., to="ctranslate2")` wrote.
+        folder: Output folder of `export_model(..., to="ctranslate2")`.
         device: "cpu" (default), "cuda" or "cuda:1".
-        compute_type: Of CTranslate2; by default that of the weights, or the nearest one that the device supports.
+        compute_type: CTranslate2's compute type; by default that of the weights, or the nearest that the device
+            supports.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
 
     Raises:
@@ -133,19 +135,19 @@ def load_ctranslate2(
 
 
 class CTranslate2Model(nn.Module):
-    """An exported model that decodes in place of one of transformers.
+    """An exported model that decodes in place of a transformers model.
 
-    The same settings give the same tokens, except that with `early_stopping=False` a beam search ends by another rule:
-    at `PATIENCE` times as many finished hypotheses as beams.
+    Equal settings give equal tokens, except that with `early_stopping=False` a beam search stops at `PATIENCE` times
+    as many finished hypotheses as beams.
 
     Attributes:
-        folder: What it was loaded from.
+        folder: The folder it was loaded from.
         config: Has `max_position_embeddings`, the most tokens of a source and of an output.
         generation_config: The settings saved with the model.
-        device: Where ids are expected and returned: always the CPU.
+        device: Device of ids passed and returned: always the CPU.
 
     Raises:
-        ValueError: As `load_ctranslate2`.
+        ValueError: As for `load_ctranslate2`.
     """
 
     def __init__(self, folder: str | Path, device: str = "cpu", compute_type: str = "default"):
@@ -162,7 +164,7 @@ class CTranslate2Model(nn.Module):
             self._source_tokens, self._target_tokens = _read_vocabularies(folder)
             self.generation_config = GenerationConfig.from_pretrained(folder)
             check_generation_settings(self.generation_config, GENERATION_CONFIG_NAME, len(self._target_tokens))
-        # Damaged files raise errors of many kinds.
+        # Damaged files raise many types of errors.
         except Exception as error:
             raise ValueError(
                 f"{folder} is not a complete export of `export_model` ({one_line(error)}); export the model again"
@@ -179,15 +181,15 @@ class CTranslate2Model(nn.Module):
         """Return the tokens (B * n, T) of the best n hypotheses, like `generate()` of transformers.
 
         Args:
-            input_ids: Sources (B, S), padded.
+            input_ids: Padded sources (B, S).
             attention_mask: 1 at tokens, 0 at padding, (B, S); by default 0 where `input_ids` is `pad_token_id`.
             stopping_criteria: `RowLimits`, or none.
             **options: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `max_length` and
                 `max_new_tokens`; by default the model's own. With `return_dict_in_generate`, scores are returned too
-                if `output_scores` or `output_logits` asks for them.
+                if `output_scores` or `output_logits` is set.
 
         Raises:
-            ValueError: CTranslate2 does not support an option, or a source is longer than the positions.
+            ValueError: CTranslate2 does not support an option, or a source exceeds the model's positions.
         """
         row_limits = [each for each in stopping_criteria if isinstance(each, RowLimits)]
         others = [each for each in stopping_criteria if each not in row_limits]
@@ -195,7 +197,7 @@ class CTranslate2Model(nn.Module):
         if input_ids.shape[1] > self.config.max_position_embeddings:
             raise ValueError(
                 f"the source has {input_ids.shape[1]} tokens, but the export has positions for "
-                f"{self.config.max_position_embeddings}; shorten it, or export with larger `max_positions`"
+                f"{self.config.max_position_embeddings}; shorten it, or export with a larger `max_positions`"
             )
         mask = mask_padding(attention_mask, input_ids, self.generation_config)
         mask = torch.ones_like(input_ids) if mask is None else mask
@@ -218,12 +220,12 @@ class CTranslate2Model(nn.Module):
             return sequences
         scores = [score for result in results for score in result.scores]
         return GenerateBeamEncoderDecoderOutput(
-            sequences=sequences,  # type: ignore[arg-type]  # declared for ids of one type of tensor
+            sequences=sequences,  # type: ignore[arg-type]  # declared as LongTensor
             sequences_scores=torch.tensor(scores, device=self.device) if scores else None,
         )
 
     def alignment_weights(self, pairs: Sequence[IdPair]) -> list[Tensor]:
-        """Return what the target tokens before the end token attend to in each source, (T - 1, S)."""
+        """Return the attention of the target tokens before the end token to each source, (T - 1, S)."""
         sources = [[self._source_tokens[i] for i in source] for source, _ in pairs]
         prefixes = [[self._target_tokens[i] for i in target[:-1]] for _, target in pairs]
         results = self._submit(
@@ -241,7 +243,7 @@ class CTranslate2Model(nn.Module):
         return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
 
     def _translate(self, sources: list[list[str]], lengths: list[int], options: Mapping[str, Any]) -> list[Any]:
-        """Translate the tokens of sources into at most `lengths` tokens: those of one length by one call."""
+        """Translate sources into at most `lengths` tokens each, with one call per length."""
         pending: dict[int, Any] = {}
         settings = self._translator_options(options)
         for length in dict.fromkeys(lengths):
@@ -251,36 +253,36 @@ class CTranslate2Model(nn.Module):
         return [pending[i].result() for i in range(len(sources))]
 
     def _submit(self, sources: list[list[str]], total: int, **options: Any) -> list[Any]:
-        """Start to translate the tokens of sources, `total` of which are shared out among the translator's threads."""
+        """Start translating sources, in batches that split `total` sources among the translator's threads."""
         size = math.ceil(total / self._translator.num_translators)
         return self._translator.translate_batch(sources, max_batch_size=size, asynchronous=True, **options)
 
     def _merge_settings(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the model's settings overridden by the caller's, checked."""
+        """Return the model's settings overridden by the caller's, after checking them."""
         own = self.generation_config.to_dict()
         if options.keys() & {*LENGTH_BOUNDS}:
-            # One bound of the caller's replaces both of the model's.
+            # A length bound of the caller replaces both of the model's.
             own |= dict.fromkeys(LENGTH_BOUNDS)
         settings = own | {name: value for name, value in options.items() if value is not None}
         check_settings(settings)
         return {name: value for name, value in settings.items() if value is not None}
 
     def _decoding_length(self, limit: int, options: Mapping[str, Any]) -> int:
-        """Translate the most tokens of an output, start token included, into CTranslate2's `max_decoding_length`."""
+        """Convert an output length limit, start token included, to CTranslate2's `max_decoding_length`."""
         longest = limit - 1
         if options.get("forced_eos_token_id") is not None:
             longest = max(longest - 1, 1)
         return min(longest, self.config.max_position_embeddings)
 
     def _translator_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Translate the settings into arguments of CTranslate2."""
+        """Convert settings to arguments of CTranslate2."""
         ends = options["eos_token_id"]
         return {
             **{theirs: options[ours] for ours, theirs in OPTION_NAMES.items() if ours in options},
             "patience": PATIENCE[options.get("early_stopping")],
             "end_token": [self._target_tokens[end] for end in (ends if isinstance(ends, list) else [ends])],
             "suppress_sequences": [[self._target_tokens[word[0]]] for word in options.get("bad_words_ids", [])],
-            # The end token is part of the output, also in its score.
+            # The end token counts for output and score.
             "return_end_token": True,
             "min_decoding_length": options.get("min_new_tokens", 0),
             "max_input_length": 0,
@@ -289,7 +291,6 @@ class CTranslate2Model(nn.Module):
 
 
 def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
-    """Return a `ctranslate2.Translator`."""
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2 cannot be used: {missing}")
     if not (folder / "model.bin").is_file():
@@ -305,7 +306,7 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
             device=kind,
             device_index=int(index or 0),
             compute_type=compute_type,
-            # Threads that share a batch's products wait for each other; those with a part of the batch do not.
+            # Threads that share a matrix product wait for each other; threads with their own sentences do not.
             inter_threads=torch.get_num_threads() if kind == "cpu" else 1,
             intra_threads=1,
         )
@@ -316,17 +317,17 @@ def _load_translator(folder: Path, device: str, compute_type: str) -> Any:
 
 
 def check_finite_export(folder: Path, where: str, remedy: str) -> None:
-    """Raise a ValueError, from `where` to `remedy`, if a weight in the intact model.bin of a folder is not finite."""
+    """Raise a ValueError, from `where` to `remedy`, if a weight in an intact model.bin is not finite."""
     for name, values in _read_variables(folder / "model.bin"):
         if not np.isfinite(values).all():
             raise ValueError(f"{where}: {name} has numbers that are NaN or infinite; {remedy}")
 
 
 def _read_variables(file: Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the weights of floating-point types by their names; none if the format is of another version.
+    """Yield names and values of the floating-point weights; none if the format has another version.
 
-    The format is a version; name and revision of the specification; the number of weights; and for each its name, its
-    shape, its type, the number of its bytes, and those. A string is its length, its characters and a zero.
+    The format: its version; name and revision of the model specification; the number of weights; for each weight its
+    name, shape, type, size in bytes, and the bytes. A string is its length, its characters and a zero byte.
     """
     content = np.memmap(file, mode="r")
     offset = 0
@@ -351,13 +352,13 @@ def _read_variables(file: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the source and target tokens by id, one list for both if they share a vocabulary."""
+    """Return the source and target tokens by id; the same list for both if the vocabulary is shared."""
     shared = (folder / "shared_vocabulary.json").is_file()
     vocabularies = []
     for name in ("shared",) if shared else ("source", "target"):
         file = folder / f"{name}_vocabulary.json"
         tokens = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise ValueError(f"{file.name} is no list of tokens")
+            raise ValueError(f"{file.name} is not a list of tokens")
         vocabularies.append(tokens)
     return vocabularies[0], vocabularies[-1]

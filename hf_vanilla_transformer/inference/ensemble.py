@@ -1,4 +1,4 @@
-"""Several models that decode as one, by the mean of their probabilities.
+"""Ensembles: several models that decode as one, by the mean of their probabilities.
 
 Shapes: B sources, N = B * k rows of k beams, S source length, P cached positions, T target length, V target
 vocabulary, D sum of the members' widths.
@@ -29,11 +29,11 @@ from .teacher_forcing import IdPair, decoder_layers, position_limit, start_token
 
 
 class EnsembleEncoder(nn.Module):
-    """The encoders of all members, whose states it puts side by side."""
+    """The encoders of all members, with their states concatenated."""
 
     def __init__(self, encoders: Sequence[nn.Module]):
         super().__init__()
-        # In a tuple they stay out of this module's own parameters: they are the members'.
+        # A tuple, so that they are not registered here: the members own their parameters.
         self.encoders = tuple(encoders)
 
     def forward(
@@ -51,23 +51,23 @@ class EnsembleEncoder(nn.Module):
 
 
 class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedModel):
-    """Encoder-decoders that decode as one, for `generate()`, `translate`, `score` and the pipeline.
+    """An ensemble of encoder-decoders, for `generate()`, `translate`, `score` and the pipeline.
 
     ```python
     ensemble = VanillaTransformerEnsemble.from_pretrained(["runs/seed-1", "runs/seed-2", "runs/seed-3"])
     ensemble.generate(**inputs, num_beams=5)
     ```
 
-    The next token has the mean of the probabilities that the members give it. Members may differ in size and class,
-    but not in vocabularies and special tokens. They are in evaluation mode. Settings of `generate()` are those of the
-    first member. The "logits" are logarithms of the means: a setting that changes logits, such as a
+    The probability of the next token is the mean over the members. Members may differ in size and class, but not in
+    vocabularies and special tokens. They are put into evaluation mode. Settings of `generate()` are those of the first
+    member. The "logits" are logarithms of the mean probabilities: a setting that changes logits, such as a
     `repetition_penalty` without beams, changes these.
 
     Args:
-        models: The members; the same weights may be in several ensembles.
+        models: The members; a model may be in several ensembles.
 
     Raises:
-        ValueError: There is no model, one does not generate, or they differ in vocabulary or special tokens.
+        ValueError: There is no model, a model cannot generate, or they differ in vocabulary or special tokens.
     """
 
     def __init__(self, models: Sequence[PreTrainedModel]):
@@ -77,19 +77,19 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         self._depths, self._widths = [decoder_layers(each) for each in configs], [each.hidden_size for each in configs]
         fields: dict[str, Any] = {
             "is_encoder_decoder": True,
-            # One cache holds the layers of all.
+            # One cache holds the layers of all members.
             "num_hidden_layers": sum(self._depths),
             "max_position_embeddings": tightest_limit(*map(position_limit, configs)),
-            # Of the target: by it transformers tells the beams from their tokens.
+            # Size of the target vocabulary, by which transformers splits flat indices into beam and token.
             "vocab_size": _rows(models[0].get_output_embeddings()),
-            # By these it finds padding in sources.
+            # For inferring the padding of sources.
             **{name: getattr(configs[0], name) for name in ("pad_token_id", "eos_token_id")},
             "members": [each.to_diff_dict() for each in configs],
         }
         super().__init__(PreTrainedConfig(**fields))
         self.members = nn.ModuleList(models)
         self.generation_config = copy.deepcopy(models[0].generation_config)
-        # What transformers knows no other way: only these take several hypotheses for one source.
+        # Whether each encoded source is passed once for all its hypotheses, which only these classes accept.
         self.shares_sources = all(isinstance(model, VanillaTransformerGenerationMixin) for model in models)
         self.eval()
         run_post_init_hooks(self)
@@ -103,21 +103,21 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         Args:
             names: Folders of the models, or their names on the Hub.
             trust_remote_code: Whether to run Python code that comes with a model.
-            **options: Others of `from_pretrained`, such as `dtype`.
+            **options: Further options of `from_pretrained`, such as `dtype`.
 
         Raises:
-            ValueError: A model cannot be loaded, or they do not fit together; vocabularies are compared where
+            ValueError: A model cannot be loaded, or the models are incompatible. Vocabularies are compared if
                 tokenizers are saved with the models.
         """
         if isinstance(names, str | os.PathLike):
-            raise ValueError(f"`names` is {names}; pass a list of folders or names on the Hub")
+            raise ValueError(f"`names` is {names}; pass a list of folders or Hub names")
         models = [load_model(name, trust_remote_code=trust_remote_code, **options) for name in names]
         _check_tokenizers([name for name in names if has_tokenizer(name)], trust_remote_code)
         return cls(models)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse to save: an ensemble is made of saved models."""
-        raise ValueError("an ensemble has no files of its own; save its members, each in a folder of its own")
+        """Refuse to save an ensemble; its members are saved models."""
+        raise ValueError("an ensemble cannot be saved; save each of its `members` in a folder of its own")
 
     def get_encoder(self, modality: str | None = None) -> EnsembleEncoder:
         return EnsembleEncoder([cast(Any, member).get_encoder() for member in self.members])
@@ -140,23 +140,23 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         return_dict: bool | None = None,
         cache: Cache | None = None,
     ) -> Seq2SeqLMOutput:
-        """Return the logarithms of the mean probabilities (N, T, V) of the next target token, float32, as logits.
+        """Return log mean probabilities (N, T, V) of the next target token as logits, float32.
 
         Args:
             input_ids: Source tokens (B, S).
             attention_mask: 1 at source tokens, 0 at padding, (B, S).
             decoder_input_ids: Target tokens (N, T).
             decoder_attention_mask: 1 at target tokens, 0 at padding, (N, P + T).
-            encoder_outputs: What `get_encoder()` returned, to skip running it.
-            past_key_values: What an earlier call returned: the keys and values of all members.
+            encoder_outputs: Output of `get_encoder()`, to skip running it.
+            past_key_values: Keys and values of all members, from an earlier call.
             use_cache: Whether to return `past_key_values` (`cache` from transformers 5.24 on).
-            output_attentions: Not supported, as `output_hidden_states`: these belong to the members.
-            output_hidden_states: See `output_attentions`.
-            return_dict: Ignored; the result always has names.
-            cache: The same as `past_key_values`, by its name from transformers 5.24 on.
+            output_attentions: Not supported: only the members have attentions.
+            output_hidden_states: Not supported, likewise.
+            return_dict: Ignored; the result is always a `Seq2SeqLMOutput`.
+            cache: Name of `past_key_values` from transformers 5.24 on.
 
         Raises:
-            ValueError: Attentions or hidden states are asked for, or the inputs are inconsistent.
+            ValueError: Attentions or hidden states are requested, or the inputs are inconsistent.
         """
         _refuse_inner_outputs(output_attentions, output_hidden_states)
         if encoder_outputs is None:
@@ -173,12 +173,12 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             use_cache=use_cache,
         )
         outputs: dict[str, Any] = {CACHE: cache}
-        # By logarithms: small probabilities would be rounded to 0.
+        # In log space, where small probabilities do not underflow.
         logits: Any = reduce(torch.logaddexp, log_probs) - math.log(len(self.members))
         return Seq2SeqLMOutput(logits=logits, encoder_last_hidden_state=encoder_outputs[0], **outputs)
 
     def alignment_weights(self, pairs: Sequence[IdPair]) -> Sequence[Tensor]:
-        """Return what the target tokens of each pair attend to in its source by the first member, (T, S)."""
+        """Return the attention (T, S) from the target to the source tokens of each pair, by the first member."""
         return token_attention(cast(Any, self.members[0]))(pairs)
 
     def _log_probs(self, states: Tensor, cache: Any, **inputs: Any) -> Iterator[Tensor]:
@@ -191,9 +191,9 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             yield outputs.logits.log_softmax(-1, dtype=torch.float32)
 
     def _member_caches(self, cache: Any) -> Iterator[EncoderDecoderCache | None]:
-        """Yield the cache of each member, whose layers are also those of `cache`."""
+        """Yield the cache of each member, a view of its layers in `cache`."""
         if cache is not None and len(cache) != sum(self._depths):
-            raise ValueError(f"`{CACHE}` is no cache of this ensemble; pass what its `forward` has returned")
+            raise ValueError(f"`{CACHE}` is not a cache of this ensemble; pass the one that its `forward` returned")
         edges = [sum(self._depths[:i]) for i in range(len(self._depths) + 1)]
         for first, end in pairwise(edges):
             yield None if cache is None else _select_layers(cache, slice(first, end))
@@ -209,32 +209,32 @@ def _select_layers(cache: EncoderDecoderCache, layers: slice) -> EncoderDecoderC
 def _refuse_inner_outputs(attentions: bool | None, hidden_states: bool | None) -> None:
     if attentions or hidden_states:
         name = "output_attentions" if attentions else "output_hidden_states"
-        raise ValueError(f"`{name}` is set, but an ensemble has none of its own; ask one of its `members`")
+        raise ValueError(f"`{name}` is set, but an ensemble has no such outputs; call one of its `members`")
 
 
 def _check_members(models: Sequence[PreTrainedModel], names: Sequence[str]) -> None:
-    """Raise a ValueError that names the first model that does not fit the first one."""
+    """Raise a ValueError that names the first model that is incompatible with models[0]."""
     if not models:
-        raise ValueError("an ensemble needs one model or more")
+        raise ValueError("an ensemble needs at least one model")
     expected: dict[str, Any] = {}
     for model, name in zip(models, names, strict=True):
         config: Any = model.config
         if not (config.is_encoder_decoder and model.can_generate() and hasattr(config, "hidden_size")):
             raise ValueError(
-                f"model {name} is of class {type(model).__name__}; an ensemble takes encoder-decoders that generate, "
-                "with one configuration for both sides"
+                f"model {name} is of class {type(model).__name__}; an ensemble takes encoder-decoders with "
+                "`generate()` and a single configuration for encoder and decoder"
             )
         expected = expected or _properties(model)
         for what, value in _properties(model).items():
             if value != expected[what]:
                 raise ValueError(
                     f"model {name} has {value} as its {what}, but model {names[0]} has {expected[what]}; an ensemble "
-                    "needs models of equal vocabularies"
+                    "needs models with equal vocabularies"
                 )
 
 
 def _properties(model: PreTrainedModel) -> dict[str, Any]:
-    """Return what the members must share."""
+    """Return the properties that the members must share."""
     settings: Any = model.generation_config
     return {
         "number of source tokens": _rows(model.get_input_embeddings()),
@@ -247,25 +247,25 @@ def _properties(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _rows(layer: Any) -> int | None:
-    """Return the number of tokens of embeddings or of an output projection; None if a wrapper hides it."""
+    """Return the number of rows (tokens) of an embedding or output projection; None if a wrapper hides it."""
     return None if getattr(layer, "weight", None) is None else layer.weight.shape[0]
 
 
 def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code: bool) -> None:
-    """Raise a ValueError that names the first model whose vocabulary or direction is not that of the first one."""
+    """Raise a ValueError that names the first model whose vocabulary or direction differs from names[0]."""
     tokenizers = [load_tokenizer(name, trust_remote_code) for name in names]
     rules = [_token_rules(tokenizer) for tokenizer in tokenizers]
     for name, tokenizer, found in zip(names, tokenizers, rules, strict=True):
         if found != rules[0]:
             raise ValueError(
-                f"the vocabulary of model {name} is not that of model {names[0]}; an ensemble needs models trained "
-                "with one tokenizer (`tokenizer_name_or_path`)"
+                f"the vocabulary of model {name} differs from that of model {names[0]}; an ensemble needs models "
+                "trained with the same tokenizer (`tokenizer_name_or_path`)"
             )
         check_direction(tokenizer, *only_pair(tokenizers[0]), f"model {name}")
 
 
 def _token_rules(tokenizer: Any) -> list[Any]:
-    """Return the languages and what decides how a text is tokenized, for each side; of slow ones the vocabulary."""
+    """Return the languages, and for each side the rules of tokenization, or the vocabulary of a slow tokenizer."""
     rules: list[Any] = [getattr(tokenizer, "lang_code_to_id", None)]
     for side in tokenizer_sides(tokenizer):
         if side.is_fast:

@@ -1,7 +1,7 @@
-"""Output of one line for each line of input, by one process or several, that can be resumed.
+"""Resumable output of one line per input line, written by one or more processes.
 
-Until all lines are finished, OUTPUT.partial/ holds a file of lines for each finished chunk of the input. Its name has
-the number of the chunk and a digest of its sources and of the settings: what is resumed is what was begun.
+Until all lines are finished, OUTPUT.partial/ holds a file for each finished chunk of lines. Its name has the number of
+the chunk and a digest of its sources and of the settings, so that only the same job is resumed.
 """
 
 import json
@@ -22,21 +22,21 @@ from ..errors import DataError, one_line
 from ..files import atomic_write, disk_errors, replaceable
 from ..options import POSITIVE, check_range
 
-# Seconds between two looks at whether another process has finished a chunk.
+# Seconds between polls for another process's chunk.
 POLL_INTERVAL = 0.05
 
 
 class Share:
-    """The chunks of this process: of as many as there are processes, the one whose number is its rank, from 0."""
+    """The chunks of this process: those whose number modulo the number of processes is its rank."""
 
     def __init__(self, chunk_size: int):
         check_range(POSITIVE, chunk_size=chunk_size)
-        # As torchrun and `accelerate launch` set them.
+        # Set by torchrun and `accelerate launch`.
         self.rank, self.size = (int(os.environ.get(*name)) for name in (("RANK", "0"), ("WORLD_SIZE", "1")))
         self.chunk_size = chunk_size
 
     def device(self, name: str | None) -> str | None:
-        """Return the device of this process: each has its own accelerator unless one is named by its index."""
+        """Return the device of this process: its own accelerator, unless `name` is the CPU or has an index."""
         if self.size == 1 or name == "cpu" or ":" in (name or ""):
             return name
         import torch
@@ -47,14 +47,14 @@ class Share:
 
 
 class LineOutput(NamedTuple):
-    """The sources of lines that are still to be written, and what takes the line of each, in order."""
+    """The sources of the lines still to be written, and the function that writes these lines, in order."""
 
     sources: Iterator[str]
     write: Callable[[str], None]
 
 
 class OtherRun(DataError):
-    """The finished lines are not those that this run would write."""
+    """The finished lines come from a run with other sources or settings."""
 
 
 @contextmanager
@@ -66,15 +66,21 @@ def line_output(
     resume: bool,
     again: str = "repeat the command with --resume",
 ) -> Iterator[LineOutput]:
-    """Open an output; it appears once it has a line for each source. Finished chunks outlast an interruption.
+    """Open an output, which appears once it has a line for each source; finished chunks survive interruptions.
 
-    Standard output, "-", is written to directly, as are pipes and devices. The sources are those of all processes;
-    `settings` are all else that the lines depend on, as JSON values. `resume` keeps the chunks that an interrupted run
-    has finished; messages quote `again` as the way to continue.
+    Standard output ("-"), pipes and devices are written directly.
+
+    Args:
+        path: The output file.
+        sources: Sources of all processes.
+        settings: Everything else that the lines depend on, as JSON values.
+        share: The chunks of this process.
+        resume: Whether to keep the finished chunks of an interrupted run.
+        again: How to continue, for messages.
 
     Raises:
-        DataError: There are finished chunks but `resume` is false, they were made of other sources or with other
-            settings, or another process is writing them.
+        DataError: There are finished chunks but `resume` is false, they have other sources or settings, or another
+            process is writing them.
     """
     if not replaceable(path):
         with atomic_write(path) as stream:
@@ -103,7 +109,7 @@ def line_output(
             chunks.scratch.unlink(missing_ok=True)
             if not any(folder.glob("*.lines")):
                 chunks.clean_up()
-            elif advised := _with_advice(error, f"finished lines are kept in {folder}; to go on, {again}"):
+            elif advised := _with_advice(error, f"finished lines are kept in {folder}; to continue, {again}"):
                 raise advised from error
             raise
         chunks.clean_up(everything=share.rank == 0)
@@ -115,18 +121,18 @@ class _Chunks:
     def __init__(self, folder: Path, share: Share, settings: Mapping[str, Any], resume: bool):
         self.folder, self.share, self.settings = folder, share, json.dumps(settings).encode()
         numbered = {int(path.name.partition("-")[0]): path for path in folder.glob("[0-9]*-*.lines")}
-        # The finished ones of this process, by number.
+        # Finished chunks of this process, by number.
         self.found = {number: path for number, path in numbered.items() if number % share.size == share.rank}
         if self.found and not resume:
             raise DataError(
-                f"{folder} holds the finished lines of an interrupted run; go on with --resume, or delete that folder "
-                "to start again"
+                f"{folder} holds the finished lines of an interrupted run; continue with --resume, or delete that "
+                "folder to start again"
             )
-        # File and number of lines: of all chunks, and of those that are being written.
+        # File and number of lines, of all chunks and of those waiting for their lines.
         self.all: list[tuple[Path, int]] = []
         self.waiting: deque[tuple[Path, int]] = deque()
         self.lines: list[str] = []
-        # What is being written.
+        # The file being written, before it is renamed.
         self.scratch = folder / f"{share.rank}.lines.scratch"
 
     def unfinished(self, sources: Iterable[str]) -> Iterator[str]:
@@ -144,7 +150,7 @@ class _Chunks:
             if self.found.get(number, path) != path:
                 first, last = number * self.share.chunk_size + 1, number * self.share.chunk_size + len(chunk)
                 raise OtherRun(
-                    f"{self.folder} was begun with another model, other settings or another input (lines {first} to "
+                    f"{self.folder} was started with another model, other settings or another input (lines {first} to "
                     f"{last}); repeat that command with --resume, or delete that folder to start again"
                 )
             if _whole_chunk(path, len(chunk)) is not None:
@@ -157,7 +163,7 @@ class _Chunks:
         _report(num_finished)
 
     def write(self, line: str) -> None:
-        """Take the next line; the last of a chunk writes its file."""
+        """Add the next line; the last line of a chunk writes the chunk's file."""
         self.lines.append(line)
         path, size = self.waiting[0]
         if len(self.lines) == size:
@@ -168,7 +174,7 @@ class _Chunks:
             self.waiting.popleft()
 
     def merge(self, target: Path) -> None:
-        """Put the chunks of all processes together, once they are finished; a launcher ends all if it loses one."""
+        """Concatenate the chunks of all processes, waiting for them; if a process dies, the launcher ends all."""
         with disk_errors(self.folder, "make room"):
             with self.scratch.open("wb") as file:
                 for path, size in self.all:
@@ -178,7 +184,7 @@ class _Chunks:
             self.scratch.replace(target)
 
     def clean_up(self, everything: bool = False) -> None:
-        """Delete the files of all processes, or only the lock of this one; the folder may hold those of others."""
+        """Delete the files of all processes, or only the lock of this one; then the folder, if it is empty."""
         with suppress(OSError):
             for pattern in ("[0-9]*.lines*", "[0-9]*.lock") if everything else (f"{self.share.rank}.lock",):
                 for path in self.folder.glob(pattern):
@@ -187,7 +193,7 @@ class _Chunks:
 
 
 def _whole_chunk(path: Path, size: int) -> bytes | None:
-    """Return the lines of a file; None if not all are there: a loss of power may have cut it."""
+    """Return the content of a chunk's file; None if it is incomplete, as after a power loss."""
     lines = path.read_bytes() if path.is_file() else b""
     return lines if lines.count(b"\n") == size else None
 
@@ -203,11 +209,11 @@ def _locked(path: Path) -> Iterator[None]:
         with FileLock(path, timeout=0):
             yield
     except Timeout:
-        raise DataError(f"{path.parent} is being written by another process; wait for its end") from None
+        raise DataError(f"{path.parent} is being written by another process; wait until it ends") from None
 
 
 def _with_advice(error: BaseException, advice: str) -> BaseException | None:
-    """Return an error that says how to go on, unless the program has no words for it."""
+    """Return the error with advice appended; None for unexpected types, which keep their traceback."""
     if isinstance(error, KeyboardInterrupt):
         return type(error)(advice)
     return DataError(f"{one_line(error)}; {advice}") if isinstance(error, (ValueError, OSError)) else None

@@ -35,21 +35,21 @@ except ImportError as error:
 logger = logging.get_logger(__name__)
 
 _OWN_FONT = "DejaVu Sans"
-# Tried first, if installed, for characters that it lacks.
+# Tried first, if installed, for characters that the default font lacks.
 _PREFERRED_FONTS = (
     "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Hiragino Sans",
     "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS", "Noto Sans",
-)  # fmt: skip  # one font a line would say no more
-# Fonts of boxes for every character, and of bitmaps, which matplotlib cannot draw.
+)  # fmt: skip  # a table, not an expression
+# Fonts that draw a box for every character, and bitmap fonts, which matplotlib cannot draw.
 _NO_GLYPHS = ("LastResort", "Last Resort", "Color Emoji")
 _DPI = 150
 
-# Tokens of a side to draw, which are still legible.
+# Most tokens per axis that are still legible.
 MAX_TOKENS = 60
-# Inches: longest side of an attention figure's panels; room for a token while panels are smaller.
+# Inches: longest side of all panels of an attention figure together, and the size of a token's cell below that.
 _MAX_SIDE, _CELL = 24.0, 0.3
 SCORE_LABELS = {"bleu": "BLEU", "chrf": "chrF2", "exact_match": "exact match, %"}
-# Characters of a token to draw; characters without a glyph, which would break the line or appear as boxes.
+# Most characters of a token to draw; control characters, which would break the line or appear as boxes.
 _LABEL_LENGTH = 24
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -67,16 +67,16 @@ def plot_attention(
     """Plot attention weights as heat maps: queries (target tokens) down, keys (source tokens) across.
 
     A decoder row is labelled with the token it predicts, as in `translation.cross_attention`. Only the first
-    `MAX_TOKENS` of a side are drawn; the title says so.
+    `MAX_TOKENS` per axis are drawn; the title says so.
 
     Args:
         attentions: Weights after the softmax, 0..1, as a tensor or array of shape (T, S), or (h, T, S) for one panel
-            a head; from a model's output, `outputs.cross_attentions[layer][row]`.
+            per head; from a model's output, `outputs.cross_attentions[layer][row]`.
         source_tokens: S readable tokens.
         target_tokens: T readable tokens.
         path: Where to save the figure, if anywhere.
         title: The figure's title.
-        limit: Weight of the darkest colour; below 1 it separates weights that are all small.
+        limit: Weight of the darkest colour; below 1 to tell small weights apart.
         keys: Name of the key axis.
         queries: Name of the query axis; in self-attention the same as `keys`.
 
@@ -84,7 +84,7 @@ def plot_attention(
         The figure.
 
     Raises:
-        ValueError: The shape does not fit the tokens, or a weight is outside 0..1.
+        ValueError: The shape does not match the tokens, or a weight is outside 0..1.
     """
     weights = _attention_array(attentions, source_tokens, target_tokens)[:, :MAX_TOKENS, :MAX_TOKENS]
     if left_out := [
@@ -122,10 +122,10 @@ def _attention_array(attentions: Any, source_tokens: Sequence[str], target_token
     shape = (len(target_tokens), len(source_tokens))
     if weights.ndim not in (2, 3) or weights.shape[-2:] != shape or weights.size == 0:
         raise ValueError(
-            f"`attentions` of shape {weights.shape} do not fit {shape[0]} target and {shape[1]} source tokens; "
+            f"`attentions` of shape {weights.shape} do not match {shape[0]} target and {shape[1]} source tokens; "
             f"pass {shape} or (heads, {shape[0]}, {shape[1]}), such as outputs.cross_attentions[layer][row]"
         )
-    # Half precision leaves weights a little above 1.
+    # Rounding in half precision may give weights slightly above 1.
     if not (weights.min() >= 0 and weights.max() <= 1.01):
         raise ValueError(
             f"`attentions` must lie in 0..1, not in {weights.min():.3g}..{weights.max():.3g}; "
@@ -135,7 +135,7 @@ def _attention_array(attentions: Any, source_tokens: Sequence[str], target_token
 
 
 def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> None:
-    """Label one side of a heat map, `inches` long, with tokens in the largest size that fits; None leaves it bare."""
+    """Label an axis of a heat map, `inches` long, with tokens in the largest size that fits; None for no labels."""
     axis.set_tick_params(length=0)
     if tokens is None:
         axis.set_ticks([])
@@ -157,7 +157,7 @@ def _label(token: str) -> str:
 
 
 def plot_position_encoding(encoding: Any, path: str | PathLike[str] | None = None) -> Figure:
-    """Plot position encodings as an image, and a few dimensions as curves over positions.
+    """Plot position encodings as an image, and some dimensions as curves over positions.
 
     Args:
         encoding: Tensor or array of shape (positions, d_model), sinusoidal or learned.
@@ -204,15 +204,15 @@ def plot_training_curve(
     """Plot a training run: losses over steps and, where logged, a score and the learning rate below.
 
     The training loss has label smoothing and dropout, the validation loss neither: the legend says so, and a dotted
-    line shows the least that label smoothing allows, the entropy of the smoothed labels.
+    line shows the lower bound of the smoothed loss, the entropy of the smoothed labels.
 
     Args:
-        log_history: `trainer.state.log_history`, also found in a checkpoint's `trainer_state.json`. Read are `loss`,
+        log_history: `trainer.state.log_history`, also found in a checkpoint's `trainer_state.json`. Reads `loss`,
             `eval_loss`, the score (0..100) and `learning_rate`, each with its `step`.
         path: Where to save the figure, if anywhere.
-        label_smoothing: That of the training loss.
-        dropout: That of the training loss.
-        vocab_size: Number of target tokens, over which labels are smoothed; None draws no dotted line.
+        label_smoothing: Label smoothing of the training loss.
+        dropout: Dropout during training.
+        vocab_size: Number of target tokens, over which labels are smoothed; None for no dotted line.
         metric: The score: "bleu", "chrf" or "exact_match".
 
     Returns:
@@ -240,7 +240,7 @@ def plot_training_curve(
     draw_curve(panels["loss"], series["eval_loss"], validation, best=np.nanargmin, color="tab:orange", **dots)
     if series["loss"] and label_smoothing and vocab_size:
         least = _entropy_of_smoothed_labels(label_smoothing, vocab_size)
-        label = f"least that label smoothing allows in training ({least:.3g})"
+        label = f"lower bound of training, due to label smoothing ({least:.3g})"
         panels["loss"].axhline(least, color="tab:blue", linewidth=1, linestyle=":", label=label)
     panels["loss"].set_ylabel("loss, nats per token")
     panels["loss"].legend(frameon=False)
@@ -254,14 +254,14 @@ def plot_training_curve(
         axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     for axes in panels.values():
         style_axes(axes)
-        # A difference looks as large as it is.
+        # Start at 0, to keep differences in proportion.
         axes.set_ylim(bottom=0)
     grid[-1, 0].set_xlabel("step")
     return finish_figure(figure, "Training", path)
 
 
 def _entropy_of_smoothed_labels(smoothing: float, vocab_size: int) -> float:
-    """Entropy, in nats, of a label that keeps 1 - `smoothing` and shares the rest out to all tokens."""
+    """Return the entropy, in nats, of a label with `smoothing` of its probability spread over all tokens."""
     other = smoothing / vocab_size
     right = 1 - smoothing + other
     return -right * math.log(right) - (vocab_size - 1) * other * math.log(other)
@@ -287,7 +287,7 @@ def draw_curve(
     best: Callable[[np.ndarray], np.intp] | None = None,
     **style: Any,
 ) -> None:
-    """Draw a series, if it has points; with `best`, mark its best point and name it in the legend."""
+    """Draw a series, if it has points; `best` returns the index of a point to mark and to name in the legend."""
     if not series:
         return
     steps, values = np.array(series).T
@@ -300,19 +300,19 @@ def draw_curve(
 
 
 def marker(points: int) -> str | None:
-    """Return a curve's default marker: a single point is invisible without one."""
+    """Return a curve's default marker; a single point is invisible without one."""
     return "o" if points == 1 else None
 
 
 def style_axes(axes: Axes) -> None:
-    """Give a panel a light grid and no frame above and to the right."""
+    """Give a panel a light grid, and no frame at the top and right."""
     axes.grid(color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def to_array(values: Any, name: str) -> np.ndarray:
-    """Convert a tensor of any device and dtype, or anything array-like, to float64."""
+    """Convert a tensor of any device and dtype, or anything array-like, to a float64 array."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to("cpu", torch.float64)
     try:
@@ -322,7 +322,7 @@ def to_array(values: Any, name: str) -> np.ndarray:
 
 
 def finish_figure(figure: Figure, title: str, path: str | PathLike[str] | None) -> Figure:
-    """Add the title and choose fonts; given a path, save the figure and create missing folders."""
+    """Add the title and choose fonts; given a path, save the figure, creating missing folders."""
     figure.suptitle(title, fontsize=12, parse_math=False)
     _choose_fonts(figure, title)
     if path is not None:
@@ -349,12 +349,12 @@ def _choose_fonts(figure: Figure, title: str) -> None:
 
 
 def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
-    """Return font families that together cover the characters, matplotlib's own first, and the characters left out."""
+    """Return font families that together cover the characters, matplotlib's own first, and characters in no font."""
     families = [_OWN_FONT]
     missing = {each for each in characters if each.isprintable()} - _characters(font_manager.findfont(_OWN_FONT))
     if missing:
         _find_new_fonts()
-        # Without an upright font of normal weight, matplotlib would draw another one of the family and log it.
+        # For families without a regular font, matplotlib would use another style and log it.
         files = {
             font.name: font.fname
             for font in font_manager.fontManager.ttflist
@@ -372,10 +372,10 @@ def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
 
 @cache
 def _find_new_fonts() -> None:
-    """Add fonts to matplotlib's list that were installed after it was made."""
+    """Add fonts installed after matplotlib built its cached list."""
     known = {font.fname for font in font_manager.fontManager.ttflist}
     for path in set(font_manager.findSystemFonts()) - known:
-        # matplotlib does not list fonts that it cannot read, such as bitmaps, either.
+        # matplotlib also omits fonts that it cannot read, such as bitmap fonts.
         with suppress(Exception):
             font_manager.fontManager.addfont(path)
 

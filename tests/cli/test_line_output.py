@@ -69,7 +69,7 @@ def test_finished_lines_are_kept_and_resumed(command, expected, refusal, capsys)
     assert names() == ["in", "out", "out.partial"] and Path("out").read_text() == "from before"
     assert kept() == b"".join(expected.splitlines(keepends=True)[:6])
     write_input(LINES)
-    assert "out.partial holds the finished lines of an interrupted run; go on with --resume, or delete" in refusal(
+    assert "out.partial holds the finished lines of an interrupted run; continue with --resume, or delete" in refusal(
         *command
     )
     # The batch size changes no translation, and the message of memory that runs out asks to lower it.
@@ -114,7 +114,7 @@ def test_other_settings_are_refused(command, refusal, model, tmp_path):
     refusal(*command)
     before = kept()
     save_translator("shared", tmp_path / "other", max_new_tokens=5)
-    message = "out.partial was begun with another model, other settings or another input (lines 1 to "
+    message = "out.partial was started with another model, other settings or another input (lines 1 to "
     for changed in (
         ["--num_beams", "2"],
         ["--chunk_size", "3"],

@@ -240,7 +240,7 @@ class TestEnsemble:
             part.save_pretrained(tmp_path / "strange")
         capsys.readouterr()
         message = fail("--model", folder, other, str(tmp_path / "strange"))
-        assert f"the vocabulary of model {tmp_path / 'strange'} is not that of model {folder}" in message
+        assert f"the vocabulary of model {tmp_path / 'strange'} differs from that of model {folder}" in message
         message = fail("--model", folder, other, "--backend", "ctranslate2")
         assert "several models are for --backend transformers; name one" in message
 
@@ -361,7 +361,7 @@ def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folde
     assert "line 3" in fail(*given, "out", *begun)
     Path("in").write_bytes(b"a dog\na cat\na dog\n")
     for words in others:
-        assert "was begun with another model, other settings or another input" in fail(
+        assert "was started with another model, other settings or another input" in fail(
             *given, "out", *words, "--resume"
         )
     # The terms count, not their file.

@@ -228,7 +228,7 @@ class TestDifferentMembers:
         first = ensemble.generate(**source, max_new_tokens=3, min_new_tokens=3, return_dict_in_generate=True)
         given = {"past_key_values": first.past_key_values, "decoder_input_ids": first.sequences}
         assert torch.equal(ensemble.generate(**source, max_new_tokens=3, min_new_tokens=3, **given), whole)
-        with pytest.raises(ValueError, match="is no cache of this ensemble"):
+        with pytest.raises(ValueError, match="is not a cache of this ensemble"):
             VanillaTransformerEnsemble(models[:2]).generate(**source, max_new_tokens=3, **given)
 
     def test_scores_of_given_translations(self, ensemble, source):
@@ -288,7 +288,7 @@ def test_settings_are_those_of_the_first_and_bounds_those_of_the_tightest():
 
 class TestRefusals:
     def test_of_no_models_and_of_what_does_not_generate(self):
-        with pytest.raises(ValueError, match="an ensemble needs one model or more"):
+        with pytest.raises(ValueError, match="an ensemble needs at least one model"):
             VanillaTransformerEnsemble([])
         encoder = VanillaTransformerEncoderModel(tiny_config())
         with pytest.raises(ValueError, match="model number 2 is of class VanillaTransformerEncoderModel; an ensemble"):
@@ -314,7 +314,7 @@ class TestRefusals:
         for name in ("output_attentions", "output_hidden_states"):
             with pytest.raises(ValueError, match=f"`{name}` is set, but an ensemble has none of its own"):
                 ensemble.generate(**source, return_dict_in_generate=True, **{name: True})
-        with pytest.raises(ValueError, match="an ensemble has no files of its own; save its members"):
+        with pytest.raises(ValueError, match="an ensemble cannot be saved; save each of its `members`"):
             ensemble.save_pretrained(tmp_path)
 
 
@@ -354,12 +354,12 @@ class TestLoading:
         assert '"house": ' in ids
         (tmp_path / "other" / "tokenizer.json").write_text(ids.replace('"house": ', '"mouse": '))
         names = [str(tmp_path / name) for name in ("first", "second", "other")]
-        with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} is not that of model {names[0]}; "):
+        with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} differs from that of model {names[0]};"):
             VanillaTransformerEnsemble.from_pretrained(names)
-        # The same tokens, but of text in lower case.
+        # The same tokens, but with a lowercasing normalizer.
         text = json.loads(ids) | {"normalizer": {"type": "Lowercase"}}
         (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(text))
-        with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} is not that of model {names[0]}; "):
+        with pytest.raises(ValueError, match=f"vocabulary of model {names[2]} differs from that of model {names[0]};"):
             VanillaTransformerEnsemble.from_pretrained(names)
         with pytest.raises(ValueError, match=f"model {tmp_path / 'none'} cannot be loaded: there is no such folder"):
             VanillaTransformerEnsemble.from_pretrained([names[0], tmp_path / "none"])

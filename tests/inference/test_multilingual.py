@@ -198,7 +198,7 @@ def test_members_of_an_ensemble_have_the_same_languages(tmp_path):
         tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(SHARED, [*DIRECTIONS[:2], ("en", code)])
         for part in (model, tokenizer):
             part.save_pretrained(tmp_path / name)
-    with pytest.raises(ValueError, match="the vocabulary of model .*other is not that of model .*one"):
+    with pytest.raises(ValueError, match="the vocabulary of model .*other differs from that of model .*one"):
         VanillaTransformerEnsemble.from_pretrained([tmp_path / "one", tmp_path / "other"])
     model, tokenizer = build("multilingual")
     other, _ = build("multilingual")

@@ -75,7 +75,7 @@ def test_very_long_sides_are_cut_and_the_title_says_so():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (attention(7, 5), r"shape \(7, 5\) do not fit 5 target and 7 source tokens"),
+        (attention(7, 5), r"shape \(7, 5\) do not match 5 target and 7 source tokens"),
         (attention(1, 2, 5, 7), r"shape \(1, 2, 5, 7\)"),
         (attention(0, 5, 7), r"shape \(0, 5, 7\)"),
         (3 * torch.ones(5, 7), r"0\.\.1, not in 3\.\.3; pass the weights after the softmax"),
@@ -130,7 +130,7 @@ def test_training_curve_says_what_the_losses_are():
     assert legend == [
         "training, with label smoothing 0.1 and dropout 0.25",
         "validation, without (best 4.5 at step 20)",
-        "least that label smoothing allows in training (0.702)",
+        "lower bound of training, due to label smoothing (0.702)",
     ]
     assert loss_axes.get_ylim()[0] == bleu_axes.get_ylim()[0] == 0
     # The least is the loss of a model that predicts exactly the smoothed labels.

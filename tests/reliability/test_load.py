@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SEED = 20170612
 CHUNK_SIZE = 4
-ADVICE = "finished lines are kept in {}; to go on, repeat the command with --resume\n"
+ADVICE = "finished lines are kept in {}; to continue, repeat the command with --resume\n"
 WORDS = " ".join(ENGLISH).split()
 
 
