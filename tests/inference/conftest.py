@@ -1,4 +1,4 @@
-"""One translator fixture for all; a module lists the kinds that it needs in KINDS."""
+"""A shared translator fixture; modules list the kinds of models that they need in `KINDS`."""
 
 from typing import Any
 

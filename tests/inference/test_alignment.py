@@ -32,7 +32,7 @@ def save(model, tokenizer, folder):
 
 
 def by_hand(model, tokenizer, source, target, heads):
-    """Align the words of a pair; every word here is a token."""
+    """Align the words of a pair whose words are single tokens."""
     ids = tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]
     (weights,) = cross_attentions(model, [ids])
     mean = sum(weights[layer, head] for layer, head in heads) / len(heads)

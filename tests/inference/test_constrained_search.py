@@ -1,4 +1,4 @@
-"""Beam search with given terms: they are in every hypothesis, which is the best of those that have them."""
+"""Beam search with required terms: every hypothesis has them, and the best such hypothesis is found."""
 
 import re
 from itertools import accumulate, product
@@ -37,25 +37,25 @@ def occurrences(term, text):
 
 
 def assert_terms(sentences, results, glossary=GLOSSARY):
-    """Every hypothesis has each term as often as the sentence."""
+    """Assert that every hypothesis has each term as often as the sentence."""
     for sentence, hypotheses in zip(sentences, results, strict=True):
         terms = glossary.translations_in(sentence)
         for hypothesis in hypotheses:
             for term in terms:
-                # Those inside of longer terms do not count.
+                # Terms inside longer terms do not count.
                 inside = sum(occurrences(term, other) for other in terms if other != term)
                 assert occurrences(term, hypothesis.text) >= terms.count(term) + inside, (sentence, hypothesis)
 
 
 @same_numbers
 def random_model(tokenizer, **changes):
-    """A model that has learned nothing, with sharp scores."""
+    """Return an untrained model with peaked probabilities."""
     torch.manual_seed(1)
     fields = {
         "vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16,
         "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 16,
         "tie_word_embeddings": False, **changes,
-    }  # fmt: skip  # one field a line would fill the screen
+    }  # fmt: skip  # one field per line would fill the screen
     model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(**fields)).eval()
     with torch.no_grad():
         model.lm_head.weight.mul_(4)
@@ -80,7 +80,7 @@ class TestPresence:
         assert_terms(SENTENCES, results)
 
     def test_a_term_does_not_become_a_longer_word(self):
-        """The model always wants to go on with "s"."""
+        """The model always prefers "s" as the next token."""
         tokenizer = train_tokenizer(["gato s", "gatos"], algorithm="character")
         model = random_model(tokenizer, lm_head_bias=True)
         with torch.no_grad():
@@ -92,7 +92,7 @@ class TestPresence:
         assert occurrences("gato", hypothesis.text) == 1
 
     def test_terms_within_terms(self):
-        """In a text of them, the ways to find them all are more than can be followed."""
+        """A text of nested terms has more readings than can be followed."""
         model, tokenizer = build("shared")
         words, translations = "a b c d e".split(), "una casa roja el gato".split()
         spans = [(i, j) for i in range(5) for j in range(i + 1, 6)]
@@ -167,7 +167,7 @@ class TestSearch:
         terms = glossary.translations_in("a b")
         every = every_translation(model, tokenizer, "a b", steps)
         best, text, _ = max(each for each in every if has_apart(each[2], terms))
-        # As many as there are beginnings.
+        # One beam for every prefix.
         options = {"num_beams": 5 ** (steps - 1), "max_new_tokens": steps, "with_scores": True, "glossary": glossary}
         ((found,),) = translate(model, tokenizer, ["a b"], **options)
         assert found.text == text
@@ -176,7 +176,7 @@ class TestSearch:
     def test_n_best_lists_are_in_order_with_the_scores_of_the_model(self):
         model, tokenizer = build("pair")
         options = {"num_beams": 6, "num_hypotheses": 4, "with_scores": True, "max_new_tokens": 30}
-        # Special tokens inside of a translation are not in its text.
+        # Special tokens inside a translation would be lost in its text.
         options["bad_words_ids"] = [[token] for token in (0, 1, 3)]
         sentences = SENTENCES[:4]
         results = translate(model, tokenizer, sentences, **options, glossary=GLOSSARY)
@@ -185,7 +185,7 @@ class TestSearch:
             assert scores == sorted(scores, reverse=True)
             again = score(model, tokenizer, [sentence] * 4, [hypothesis.text for hypothesis in hypotheses])
             for hypothesis, known in zip(hypotheses, again, strict=True):
-                # At the length limit there is no end.
+                # At the length limit there is no end token.
                 log_probs = known.token_log_probs[:30]
                 assert hypothesis.score == pytest.approx(sum(log_probs) / len(log_probs), rel=1e-4)
 
@@ -198,7 +198,7 @@ class TestSearch:
         for num_beams, (few, many) in {1: (4, 6), 5: (5, 7)}.items():
             built.clear()
             translate(model, tokenizer, ["the cat", "a street , a street and a street"], num_beams=num_beams,
-                      glossary=GLOSSARY)  # fmt: skip  # one argument a line would say no more
+                      glossary=GLOSSARY)  # fmt: skip  # one call
             assert [(beams.num_beams, beams.finished.shape[1]) for beams in built] == [(few, few), (many, few)]
 
     @pytest.mark.parametrize("max_final", [0, 1], ids=["final ones dropped", "none dropped"])
@@ -218,12 +218,15 @@ class TestSearch:
         together = translate(model, tokenizer, SENTENCES, **options)
         for sentence, expected in zip(SENTENCES, together, strict=True):
             assert_alike(translate(model, tokenizer, [sentence], **options), [expected], rel=1e-4)
-        # Where an accelerator decodes, none are.
+        # On an accelerator none are dropped.
         assert any(dropped) == (max_final == 0 and model.device.type == "cpu")
 
 
 def every_translation(model, tokenizer, sentence, steps):
-    """Log-probability and text of all translations of at most so many tokens, and the text without the last one."""
+    """Yield log-probability and text of all translations of up to `steps` tokens.
+
+    Third is the text in which terms count: without the last token if the length limit was reached.
+    """
     inner = [token for token in range(tokenizer.target_vocab_size) if token != tokenizer.eos_token_id]
     rows = torch.tensor(list(product(inner, repeat=steps - 1)))
     target = torch.cat([torch.ones(len(rows), 1, dtype=torch.long), rows], 1)
@@ -239,13 +242,13 @@ def every_translation(model, tokenizer, sentence, steps):
         for length in range(steps):
             text = decoded(*row[:length])
             yield taken[length] + each[length][tokenizer.eos_token_id], text, text
-        # At the length limit the end may be missing.
+        # At the length limit the end token may be missing.
         for last in inner:
             yield taken[-1] + each[-1][last], decoded(*row, last), decoded(*row)
 
 
 def has_apart(text, terms):
-    """Whether the terms can be found in the text apart from each other."""
+    """Whether the text has the terms without overlap."""
     if not terms:
         return True
     words, term = text.split(), terms[0].split()
@@ -279,7 +282,7 @@ class TestTerms:
     def test_needed_tokens_are_known_before_a_token_is_chosen(self, algorithm):
         tokenizer = train_tokenizer([*ENGLISH, *SPANISH], algorithm=algorithm, vocab_size=290)
         terms = self.terms(tokenizer, "gato", "gato", "calle ancha", "gato duerme")
-        # Two more than there are: a model may have more tokens.
+        # Two more than in the vocabulary: a model may have more tokens.
         tokens, state = range(len(tokenizer) + 2), terms.start
         for token in tokenizer("el gato duerme calle ancha gato (gato)", add_special_tokens=False)["input_ids"]:
             assert terms.needed_after(state, tokens) == [terms.after(state, each).needed for each in tokens]
@@ -309,7 +312,7 @@ class TestTerms:
         assert self.needed(tokenizer, "a a b", "a a b", "a b") == 2
 
     def test_a_blank_before_a_term_follows_its_place(self):
-        """Byte-level tokens have their blank inside; after a bracket there is none."""
+        """Byte-level tokens include the space before them; after a bracket there is none."""
         tokenizer = train_tokenizer(["el gato (gato gatos"] * 3, algorithm="bpe", vocab_size=290)
         (phrase,) = TermVocabulary.of(tokenizer).phrases(tokenizer, ["gato"])
         assert [tokenizer.decode(variant) for variant in phrase.variants] == [" gato", "gato"]
@@ -327,7 +330,7 @@ class TestTerms:
 class TestRefusals:
     def test_sampling_and_a_translation_that_the_vocabulary_cannot_write(self):
         model, tokenizer = build("shared")
-        with pytest.raises(ValueError, match="by beam search, not by sampling; leave out `do_sample`"):
+        with pytest.raises(ValueError, match="a glossary needs beam search, not sampling; leave out `do_sample`"):
             translate(model, tokenizer, ["no"], glossary=GLOSSARY, do_sample=True)
         with pytest.raises(ValueError, match="translation 'Zürich' cannot be written .*change it"):
             translate(model, tokenizer, ["no"], glossary=Glossary.of({"Zurich": "Zürich"}))
@@ -351,7 +354,7 @@ def test_every_term_of_five_hundred_sentences_of_the_toy_corpus():
     assert len(translations) > 400
 
     class BySentence(Glossary):
-        """Terms that hold for one sentence only."""
+        """A glossary with different terms for each sentence."""
 
         def translations_in(self, sentence):
             return translations.get(sentence, [])
@@ -374,7 +377,7 @@ def test_every_term_of_five_hundred_sentences_of_the_toy_corpus():
 
 
 def reference_terms(sources, targets):
-    """Two words of each reference, by sentence."""
+    """Return two words of each reference, by sentence."""
     terms = {}
     for source, target in zip(sources, targets, strict=True):
         words = [word for word in re.findall(r"\w+", target) if len(word) > 4]

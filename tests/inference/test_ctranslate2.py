@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module", params=["shared", "pair", "learned"])
 def saved(request, tmp_path_factory, one_thread):
-    """A model and its tokenizer, the folder they are saved in and exported to, and the runtime loaded from there."""
+    """A model and its tokenizer, the folder with them and their export, and the runtime loaded from it."""
     folder = tmp_path_factory.mktemp(request.param)
     model, tokenizer = save_translator(request.param, folder / "model", num_beams=3)
     export_model(folder / "model", "ctranslate2", folder / "exported")
@@ -117,7 +117,7 @@ class TestGenerate:
         runtime, tokenizer = saved[3]
         with pytest.raises(ValueError, match="the source has 65 tokens, but the export has positions for 64"):
             runtime.generate(torch.full((1, 65), 4))
-        # As with learned positions, text is cut.
+        # Text is cut, as for models with learned positions.
         assert translate(runtime, tokenizer, ["a cat " * 90])[0][0].text is not None
 
     @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_forced_end_counts_as_part_of_the_output(tmp_path):
 
 @pytest.mark.slow
 def test_1000_real_sentences(shared_data, tmp_path):
-    """A model trained for some minutes on Multi30k: float32 as `generate()`, int8 as good by BLEU."""
+    """A model trained for minutes on Multi30k: float32 translates like `generate()`, int8 has similar BLEU."""
     pytest.importorskip("sacrebleu", reason="BLEU is sacrebleu's, of the extra `train`")
     corpus = shared_data / "multi30k"
     pairs = [list(read_lines(corpus / f"train.{side}.gz")) for side in ("en", "de")]
@@ -175,7 +175,7 @@ def test_1000_real_sentences(shared_data, tmp_path):
     for quantization in ("float32", "int8"):
         export_model(tmp_path / "model", "ctranslate2", tmp_path / quantization, quantization=quantization)
     exported = {name: load_ctranslate2(tmp_path / name) for name in ("float32", "int8")}
-    # Searches that end by the same rule, and one that here goes on for longer: identical, and worse, at the most.
+    # Least share of identical translations and most of worse ones; the last search stops by another rule, and later.
     for search, identical, worse in (
         ({"num_beams": 1}, 0.99, 0.01),
         ({"num_beams": 4, "early_stopping": True}, 0.99, 0.01),
@@ -188,13 +188,13 @@ def test_1000_real_sentences(shared_data, tmp_path):
         coarse = best(*exported["int8"], sources, search)
         ours, loss, p_value = bleu_and_loss(*([each.text for each in row] for row in (expected, coarse)), references)
         assert ours > 10
-        # A few hundred sentences of a model that is trained for minutes vary by more than int8 costs.
+        # With so few sentences and so little training, noise exceeds the cost of int8.
         assert loss <= 0.3 or p_value > 0.05, (search, ours, loss, p_value)
         assert loss <= 1, (search, ours, loss, p_value)
 
 
 def bleu_and_loss(own, other, references):
-    """BLEU of one system, what another has less, and the p-value of that by paired bootstrap."""
+    """Return BLEU of a system, the loss of another one, and the loss's p-value by paired bootstrap."""
     from sacrebleu.metrics import BLEU
     from sacrebleu.significance import PairedTest
 

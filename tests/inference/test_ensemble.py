@@ -1,4 +1,4 @@
-"""Ensembles: equal members decode as one of them, different ones by the mean of their probabilities."""
+"""Ensembles: equal members decode like one of them, different ones by the mean of their probabilities."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from translators import SHARED, assert_alike, build, save_translator, texts
 
 KINDS = ("shared", "pair", "learned", "marian", "m2m100")
 SENTENCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", "", "we see a small cat"]
-# Of several sizes, depths and kinds of positions.
+# Members of our own class, with different sizes, depths and positions.
 OWN = {
     "wide": ("shared", {"d_model": 24, "encoder_layers": 1}),
     "deep": ("shared", {"decoder_layers": 3}),
@@ -73,7 +73,7 @@ def on_the_left(source):
 
 
 class Plain(GenerationMixin, PreTrainedModel):
-    """The mean of probabilities as it is written down: every step decodes everything again, in float64."""
+    """Reference implementation: mean probabilities in float64, decoding the whole prefix at every step."""
 
     main_input_name = "input_ids"
 
@@ -94,7 +94,7 @@ class Plain(GenerationMixin, PreTrainedModel):
 
 
 class Ids(torch.nn.Module):
-    """Passes the source on in place of what an encoder makes of it."""
+    """An encoder that returns the source unchanged."""
 
     def forward(self, input_ids, **kwargs):
         return BaseModelOutput(last_hidden_state=input_ids)
@@ -120,7 +120,7 @@ class TestEqualMembers:
         expected = translate(model, tokenizer, SENTENCES, with_scores=True, **options)
         found = translate(ensemble, tokenizer, SENTENCES, with_scores=True, **options)
         assert_alike(found, expected, abs=ACROSS_BATCHES)
-        # Our beam search, which reports no scores.
+        # Without scores, our beam search is used.
         assert texts(translate(ensemble, tokenizer, SENTENCES, **options)) == texts(expected)
 
     def test_draw_the_same_samples(self):
@@ -215,7 +215,7 @@ class TestDifferentMembers:
         source = torch.tensor([[5, 6, 7, 2]] * 2)
         prefixes = torch.tensor([[1, 5, 9], [0, 1, 9]])
         given = {"decoder_input_ids": prefixes, "decoder_attention_mask": (prefixes != 0).long()}
-        # The start token is not put in front of rows of which one has it.
+        # No start token is prepended if one of the rows has it.
         found = ensemble.generate(input_ids=source, max_new_tokens=4, **given)
         for row, prefix in zip(found, ([1, 5, 9], [1, 9]), strict=True):
             alone = ensemble.generate(

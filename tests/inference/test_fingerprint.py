@@ -19,7 +19,7 @@ def test_whatever_changes_a_translation_changes_it(kind, tmp_path):
     model, tokenizer = load(str(tmp_path / "model"), device="cpu")
     found = model_fingerprint(model, tokenizer)
     assert found == model_fingerprint(*load(str(tmp_path / "copy"), device="cpu"))
-    # What a call leaves behind changes none.
+    # Padding and truncation state left by a call does not matter.
     tokenizer(["a cat", "a red house"], padding=True, truncation=True, max_length=4)
     assert found == model_fingerprint(model, tokenizer)
     assert found != model_fingerprint(*load(str(tmp_path / "copy"), torch.bfloat16, "cpu"))

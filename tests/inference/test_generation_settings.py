@@ -1,4 +1,4 @@
-"""Saved settings of `generate()` that no search can use are refused by name."""
+"""Unusable saved settings of `generate()` are refused by name."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_usable_values():
     settings = {
         "num_beams": 5, "max_length": 200, "length_penalty": -1.5, "do_sample": True, "pad_token_id": -1,
         "eos_token_id": [2, 3], "bad_words_ids": [[5], [6, 7]], "early_stopping": "never", "temperature": 1,
-    }  # fmt: skip  # one setting a line would say no more
+    }  # fmt: skip  # a table, not an expression
     check_generation_settings(GenerationConfig(**settings), "here")
     check_generation_settings(GenerationConfig(), "here")
 
@@ -44,7 +44,7 @@ def test_every_checked_setting_exists():
     known = GenerationConfig().to_dict()
     checked = [name for names, _, _ in RULES for name in names]
     assert len(checked) == len({*checked})
-    # Some come and go between releases of transformers; most are there.
+    # Settings come and go with releases of transformers, but most must exist.
     assert len([name for name in checked if name in known]) > 0.8 * len(checked)
 
 

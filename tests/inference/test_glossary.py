@@ -1,4 +1,4 @@
-"""Glossaries: files, and the terms that are found in a sentence."""
+"""Glossaries: files, and finding terms in sentences."""
 
 import gzip
 
@@ -39,7 +39,7 @@ def test_the_leftmost_term_counts_and_there_the_longest():
 def test_letters_with_marks_are_the_same_however_they_are_composed():
     assert Glossary.of({"cafe\u0301": "café"}).translations_in("un caf\u00e9") == ["café"]
     assert Glossary.of({"cafe": "x"}).translations_in("un cafe\u0301") == []
-    # A vowel sign of Devanagari is no letter, but part of a word.
+    # A Devanagari vowel sign is not a letter, but part of a word.
     assert Glossary.of({"काम": "work"}).translations_in("काम कामी") == ["work"]
 
 

@@ -1,4 +1,4 @@
-"""Strict loading: complete models load silently, others are refused in one line that names the fault."""
+"""Strict loading: complete models load silently, others raise one line that names the fault."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_a_damaged_model_is_refused_wherever_it_is_loaded(change, message, tmp_p
 
 
 def test_a_buffer_that_is_not_finite(tmp_path):
-    """Marian adds one to its logits."""
+    """Marian has one, added to its logits."""
     model = save(tmp_path, "marian")
     model.final_logits_bias[0, 3] = float("nan")
     model.save_pretrained(tmp_path)
@@ -169,7 +169,7 @@ def test_weights_of_another_code_base(use, file, tmp_path):
 
 
 def test_a_lone_tokenizer_beside_weights_of_another_code_base(tmp_path):
-    """transformers loads one by `tokenizer.model` alone, as original LLaMA folders have it."""
+    """transformers loads a folder with only `tokenizer.model`, such as an original LLaMA checkpoint."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="trains the tokenizer")
     with (tmp_path / "tokenizer.model").open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
@@ -192,7 +192,7 @@ def test_a_folder_that_lost_its_configuration(others, tmp_path):
 
 @pytest.fixture
 def tries(monkeypatch):
-    """A Hub that cannot be reached, and the seconds to wait before each further try."""
+    """Make the Hub unreachable; return the list of delays before retries."""
     waits = []
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -222,7 +222,7 @@ def test_a_cached_model_is_loaded_at_once_where_the_hub_cannot_be_reached(tries,
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
 def test_settings_that_cannot_be_read(tmp_path, name):
-    """By `from_pretrained` the model would search by the settings of none."""
+    """`from_pretrained` would silently use default settings."""
     save(tmp_path)
     assert load_config(tmp_path).to_dict() == AutoConfig.from_pretrained(tmp_path).to_dict()
     (tmp_path / name).write_text('{"num_beams": 4')
@@ -241,9 +241,9 @@ def test_an_exported_model_names_what_translates_by_it(file, remedy, tmp_path):
 
 
 def test_a_tokenizer_is_saved_as_it_was(tmp_path):
-    """Not with how it was loaded."""
+    """Options of loading are not saved."""
     tokenizer = build("shared")[1]
-    # The calls of other tests leave theirs in it.
+    # Remove the state left by calls in other tests.
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.save_pretrained(tmp_path / "one")
@@ -257,7 +257,7 @@ def test_a_tokenizer_that_is_not_there_or_damaged(tmp_path):
     (tmp_path / "tokenizer_config.json").unlink()
     whole = (tmp_path / "tokenizer.json").read_text()
     (tmp_path / "tokenizer.json").unlink()
-    # By its model it would be an empty one of RoBERTa's.
+    # transformers would infer an empty RoBERTa tokenizer from the model.
     with pytest.raises(ValueError, match="its files are missing"):
         load_tokenizer(tmp_path)
     for text in (whole[:300], json.dumps({**json.loads(whole), "model": {"type": "Nothing"}})):
@@ -279,17 +279,17 @@ def test_a_tokenizer_without_an_unknown_token(tmp_path):
 
 
 def test_an_index_of_shards_that_were_not_fetched(tmp_path):
-    """As where the weights are fetched in one of the two formats."""
+    """As when only one of two weight formats is downloaded."""
     save(tmp_path)
     index = {"metadata": {}, "weight_map": {WEIGHT: "pytorch_model-00001-of-00002.bin"}}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     load_model(tmp_path)
 
 
-# PEFT asks models by a name that transformers has given a new one.
+# PEFT uses an attribute that transformers has renamed.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_an_adapter(tmp_path):
-    """It is loaded with its base, whose folder is the one to check."""
+    """An adapter is loaded with its base model, whose folder is checked."""
     base, folder = tmp_path / "base", tmp_path / "adapter"
     save(base)
     config = peft.LoraConfig(r=2, target_modules=["q_proj"])

@@ -1,4 +1,4 @@
-"""Models of many languages, wherever they translate, score and align."""
+"""Multilingual models: translation, scoring and alignment."""
 
 import logging
 
@@ -42,7 +42,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def by_target(model):
-    """Translations by tokenizers that are set to a language."""
+    """Translations with the tokenizer set to each target language."""
     found = {}
     for target in ("es", "en", "de"):
         tokenizer = build("multilingual")[1]
@@ -71,7 +71,7 @@ def test_zero_shot_directions(tokenizer, caplog):
     assert is_zero_shot(tokenizer, "es", "de")
     for source, target in (*DIRECTIONS, ("de", "fr")):
         assert not is_zero_shot(tokenizer, source, target)
-    # Another test may have warned.
+    # `warning_once` may have been used up by another test.
     languages.logger.warning_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_translations_to_one_language_or_one_each(model, tokenizer, by_target):
     found = translate(model, tokenizer, ENGLISH, src_lang="en", tgt_lang=TARGETS, **options)
     assert_alike(found, mixed(by_target), abs=1e-5)
     assert [each.alignment for (each,) in found] == [each.alignment for (each,) in mixed(by_target)]
-    # Without a trace.
+    # The tokenizer's languages are unchanged.
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("en", "es")
     assert translate(model, tokenizer, ENGLISH, **options) == by_target["es"]
 
@@ -159,7 +159,7 @@ def test_scores(model, tokenizer):
     found = score(model, tokenizer, ENGLISH, SPANISH, tgt_lang=["es", "en", "es", "en", "es"], max_tokens=10_000)
     for i, each in enumerate(found):
         assert each.log_prob == pytest.approx(expected["en" if i % 2 else "es"][i].log_prob, abs=1e-4)
-    # Without the tag.
+    # Target ids have no language tag.
     assert found[0].token_ids == SHARED(SPANISH[0])["input_ids"]
     with pytest.raises(ValueError, match="fewer languages than sentences"):
         score(model, tokenizer, ENGLISH, SPANISH, tgt_lang=["es"])
@@ -219,7 +219,7 @@ class TestPipeline:
             translator(ENGLISH, tgt_lang="fr")
 
     def test_languages_of_the_task(self, tokenizer, by_target):
-        # It is moved to the CPU.
+        # A model of its own, because the pipeline moves it to the CPU.
         model, _ = build("multilingual")
         translator = pipeline("translation_en_to_de", model=model, tokenizer=tokenizer, device="cpu")
         found = translator(ENGLISH)

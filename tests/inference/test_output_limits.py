@@ -1,4 +1,4 @@
-"""Limits of outputs: each sentence of a batch ends as `max_length` ends it alone."""
+"""Output limits: each sentence of a batch ends as `max_length` would end it alone."""
 
 from itertools import product
 from types import SimpleNamespace
@@ -16,14 +16,14 @@ from translators import SPANISH, assert_alike, build, set_end_bias
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    # PEFT asks models by a name that transformers has given a new one.
+    # PEFT uses an attribute that transformers has renamed.
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
 ]
 
 WORDS = "two dogs run in the street we see a small cat a red house no".split()
-# Of 2 to 29 tokens with the end.
+# 2 to 29 tokens, end token included.
 SENTENCES = [" ".join(words) for words in (WORDS[:1], WORDS * 2, WORDS[:4], WORDS[:4])]
-# Hypotheses of all of these reach the limit; where the end is likelier, some do.
+# Biases of the end token: with the first all hypotheses reach the limit, with the second some do.
 NEVER, SELDOM = -1e4, -1.0
 
 
@@ -63,7 +63,7 @@ SEARCHES = {
 }
 
 
-# Without scores, our own search is taken.
+# Without scores, our own beam search is used.
 CASES = [
     *product(MODELS, ["greedy", "beams"], [True]),
     *product(["ours", "ours, some end", "ensemble"], ["greedy", "beams"], [False]),
@@ -103,7 +103,7 @@ def test_a_limit_is_the_max_length_of_generate(kind, num_beams):
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("kind", ["shared", "marian"])
 def test_nothing_follows_a_limit(kind, num_beams, settings):
-    """Neither samples nor, where nothing is an end token, the tokens of longer sentences."""
+    """Neither with sampling nor without an end token."""
     model, tokenizer = other(kind, NEVER)
     model.generation_config.update(num_beams=num_beams)
     model.generation_config.update(**settings)
@@ -133,5 +133,5 @@ def test_terms_of_a_glossary(kind, bias):
     alone = [translate(model, tokenizer, [sentence], **options)[0] for sentence in sentences]
     assert_alike(translate(model, tokenizer, sentences, **options), alone, abs=1e-5, rel=1e-5)
     if bias == NEVER:
-        # So many tokens besides, as the translation of the term has.
+        # The limit grows by the tokens of the term's translation.
         assert len(alone[-1][0].text.split()) + 1 == 2 + EXTRA_OUTPUT_TOKENS + len(SPANISH[2].split())

@@ -35,7 +35,7 @@ def test_weights_that_are_not_finite():
 
 
 def expected_texts(model, tokenizer, sentences, **options):
-    """Decode sentence by sentence, with nothing of this package."""
+    """Decode sentence by sentence, without this package's inference code."""
     found = []
     for sentence in sentences:
         source = tokenizer(sentence, return_tensors="pt")
@@ -238,7 +238,7 @@ class TestLanguages:
         pipe = pipeline("translation", model=model, tokenizer=tokenizer)
         found = pipe(ENGLISH, **languages, **options, batch_size=2)
         assert [[text] for text in texts(found)] == expected
-        # The current ones.
+        # The default is the tokenizer's current languages.
         assert pipe(ENGLISH, **options) == found
         assert pipeline("translation", model=model, tokenizer=tokenizer, **languages)(ENGLISH, **options) == found
         (record,) = pipe("no", **languages, **options, return_tensors=True, return_scores=True)
@@ -289,7 +289,7 @@ class TestLanguages:
             pipeline("translation_es_to_en", model=model, tokenizer=tokenizer)
 
     def test_a_task_may_have_a_prefix(self):
-        """As T5 has."""
+        """As T5's tasks do."""
         model, tokenizer = build("shared")
         task = "translation_en_to_es"
         model.config.task_specific_params = {task: {"prefix": "no "}}
@@ -321,7 +321,7 @@ class TestLoading:
         assert pipeline("translation", model=str(tmp_path / "again"))(ENGLISH, max_new_tokens=6) == expected
 
     def test_a_name_on_the_hub(self, tmp_path):
-        """The layout of the Hub's cache stands for the Hub: names are looked up there before any request."""
+        """A Hub cache layout stands in for the Hub, because names are looked up there before any request."""
         model, tokenizer = build("pair")
         expected = pipeline("translation", model=model, tokenizer=tokenizer)(ENGLISH, max_new_tokens=6)
         revision = "0123456789" * 4

@@ -1,4 +1,4 @@
-"""Text as people type it, before and after the model."""
+"""Normalization of user text, and restoring it in translations."""
 
 import pickle
 from functools import partial
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def copying():
-    """A model that has learned to copy its source, with placeholders, and its tokenizer."""
+    """A model trained to copy its source, placeholders included, and its tokenizer."""
     torch.manual_seed(0)
     tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=400)
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in PLACEHOLDERS[:3]])
@@ -58,7 +58,7 @@ def copying():
 
 @pytest.fixture
 def trained_on(copying, monkeypatch):
-    """Set what the generation settings say of the model's training."""
+    """Return a function that sets facts about the training in the generation settings."""
 
     def say(**settings):
         for name, value in settings.items():
@@ -80,7 +80,7 @@ def test_items_are_copied(copying, num_beams):
 
 
 def test_every_item_is_required(copying):
-    """Of a model that would leave it out."""
+    """Even of a model that would omit it."""
     model, tokenizer = copying
     barred = [[tokenizer.convert_tokens_to_ids(token)] for token in PLACEHOLDERS[:3]]
     text = "The dog sees https://x.org in Paris."
@@ -251,7 +251,7 @@ def test_what_prepares_texts_can_be_pickled(copying):
 def test_words_are_numbered_across_sentences():
     layout = Layout(("a b", "c", "d"), ("", " ", "", " "))
     rows = [[Hypothesis(text, alignment=[(0, 0)])] for text in ("x", "y z", "w")]
-    # No white space stands between c and d, nor between z and w.
+    # There is no white space between c and d, nor between z and w.
     assert joined(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 2)]
 
 

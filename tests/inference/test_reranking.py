@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 @same_numbers
 def reverse():
-    """A model that the source depends on more than is usual for one that has learned nothing."""
+    """An untrained model whose output depends strongly on its source."""
     model, tokenizer = build("shared", d_model=24)
     with torch.no_grad():
         for weight in model.parameters():
@@ -89,7 +89,7 @@ def test_the_reverse_model_may_have_a_tokenizer_of_its_own_and_few_positions():
 
 
 def test_words_that_come_from_the_source_win(reverse):
-    """By a model that copies, hypotheses that repeat the source are the probable ones."""
+    """For a reverse model that copies, hypotheses that repeat the source are the most probable."""
     model, tokenizer = reverse
     torch.manual_seed(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

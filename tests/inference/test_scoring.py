@@ -46,7 +46,7 @@ def test_texts_and_their_ids_score_alike(translator):
     ids = [tokenizer(text_target=text)["input_ids"] for text in SPANISH]
     start = model.generation_config.decoder_start_token_id
     assert score(model, tokenizer, ENGLISH, ids) == texts
-    if start != 2:  # BART starts with the token that ends
+    if start != 2:  # BART starts with its end token
         assert score(model, tokenizer, ENGLISH, [[start, *row, 0, 0] for row in ids]) == texts
     assert [each.token_ids for each in texts] == ids
     assert texts[0].tokens == [*SPANISH[0].split(), "</s>"]
@@ -62,7 +62,7 @@ def test_do_not_depend_on_the_batch(translator, max_tokens):
 
 
 def test_are_probabilities():
-    """Those of all targets of one token, and of what may follow instead, add up to one."""
+    """The probabilities of all single-token targets and of the remaining tokens add up to one."""
     model, tokenizer = build("shared")
     targets = [[token] for token in range(2, model.config.decoder_vocab_size)]
     total = sum(math.exp(each.log_prob) for each in score(model, tokenizer, ["a red house"] * len(targets), targets))

@@ -57,7 +57,7 @@ def test_widths(folder, name):
 
 
 def test_missing_weights_of_any_size(tmp_path):
-    """Names that are not in the file cannot be compared, but their number of numbers can."""
+    """Weights missing from the file have no shape to compare, but the total number of parameters is checked."""
     save_translator("shared", tmp_path)
     file = tmp_path / "model.safetensors"
     save_file({"x": load_file(file)["lm_head.bias"]}, file, metadata={"format": "pt"})
@@ -76,7 +76,7 @@ def test_positions_are_a_cache_of_bounded_size(tmp_path):
 
 
 def test_weights_of_earlier_releases_in_a_pickle(tmp_path):
-    """Read by shapes alone, then as ever."""
+    """Shapes are read first, without the values."""
     save_translator("shared", tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
@@ -91,7 +91,7 @@ def test_weights_of_earlier_releases_in_a_pickle(tmp_path):
 
 
 def test_packed_weights_of_a_quantized_model(tmp_path):
-    """As of bitsandbytes in 4 bits, which needs a GPU to load: the shapes are no fault."""
+    """Packed shapes are accepted, as in 4-bit bitsandbytes, which needs a GPU to load."""
     save_translator("shared", tmp_path)
     file = tmp_path / "model.safetensors"
     weights = load_file(file)

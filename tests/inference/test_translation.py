@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def record_generate(model, monkeypatch):
-    """Return a list that every call of `generate()` adds its inputs and output to."""
+    """Return a list to which every call of `generate()` appends its inputs and output."""
     calls, generate = [], model.generate
 
     def recording(**options):
@@ -41,7 +41,7 @@ def cut_warnings(caplog):
 def test_order_is_kept_and_batches_do_not_matter(translator, num_beams):
     options = {"num_beams": num_beams, "num_hypotheses": num_beams, "max_length": 8}
     if isinstance(translator[0], MarianMTModel):
-        # The deeper one says the same of all sentences.
+        # The deeper model gives all sentences the same translation.
         translator = build("marian", init_std=0.5, encoder_layers=1, decoder_layers=1)
         options["bad_words_ids"] = [[0]]
     one_by_one = [translate(*translator, [sentence], **options)[0] for sentence in SENTENCES]
@@ -280,7 +280,7 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
 def test_scores_of_nan_are_refused(kind, num_beams, with_scores):
     model, tokenizer = build(kind)
     model.get_decoder().layers[-1].final_layer_norm.weight.data[3] = torch.nan
-    # A barred token has a score all the same.
+    # Banned tokens may have scores other than NaN.
     options = {"num_beams": num_beams, "bad_words_ids": [[0], [33]], "max_length": 6, "with_scores": with_scores}
     with pytest.raises(ValueError, match="a score is NaN: .* compute in float32"):
         translate(model, tokenizer, ["a cat"], **options)
@@ -301,7 +301,7 @@ def test_a_device_that_is_not_there(tmp_path):
 
 @pytest.mark.parametrize(("kind", "widths"), [("shared", {8}), ("learned", {7})])
 def test_sources_are_padded_to_few_lengths_where_searches_are_recorded(monkeypatch, kind, widths):
-    """A batch of other sentences then has the shape of one before. Learned positions end where they end."""
+    """Batches of other sentences then have equal shapes. Learned positions limit the padding."""
     limit = {"max_position_embeddings": 7} if kind == "learned" else {}
     model, tokenizer = build(kind, **limit)
     options = {"num_beams": 3, "max_length": 6}

@@ -1,4 +1,4 @@
-"""Figures, their fonts, and what is said where matplotlib is missing."""
+"""Figures, their fonts, and the message without matplotlib."""
 
 import runpy
 import sys
@@ -133,7 +133,7 @@ def test_training_curve_says_what_the_losses_are():
         "lower bound of training, due to label smoothing (0.702)",
     ]
     assert loss_axes.get_ylim()[0] == bleu_axes.get_ylim()[0] == 0
-    # The least is the loss of a model that predicts exactly the smoothed labels.
+    # The lower bound is the loss of a model that predicts exactly the smoothed labels.
     (line,) = [line for line in loss_axes.get_lines() if line.get_linestyle() == ":"]
     label, probabilities = torch.tensor([3]), torch.full((1, 50), 0.1 / 50)
     probabilities[0, 3] += 0.9
@@ -199,7 +199,7 @@ def test_a_run_of_one_epoch_is_seen():
     for encoding, lines in ((torch.randn(1, 8), 4), (np.zeros((1, 2)), 2)):
         (_, curves) = panels(plot_position_encoding(encoding))
         assert len(visible(curves)) == lines
-    # A line of many points needs none.
+    # A line of many points needs no marker.
     assert panels(plot_training_curve(LOG))[0].lines[0].get_marker() == "None"
 
 
@@ -214,7 +214,7 @@ CHINESE = ["猫", "坐", "在", "垫子", "上"]
 
 @pytest.fixture
 def only_own_font(monkeypatch):
-    """As on a machine without any other font."""
+    """Simulate a machine without any other font."""
     own = [font for font in font_manager.fontManager.ttflist if font.name == "DejaVu Sans"]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     monkeypatch.setattr(visualization, "_find_new_fonts", lambda: None)
@@ -244,5 +244,5 @@ def test_another_font_that_has_the_characters_draws_them(only_own_font, tmp_path
     figure = plot_attention(attention(5, 5), CHINESE, SOURCE[:5], title="垫子")
     assert panels(figure)[0].get_xticklabels()[0].get_fontfamily() == ["DejaVu Sans", "A Few Words"]
     assert caplog.text == ""
-    # Nothing is missing, or this would warn.
+    # A missing glyph would warn.
     figure.savefig(tmp_path / "attention.png")

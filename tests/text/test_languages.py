@@ -1,4 +1,4 @@
-"""Which language a text is in."""
+"""Language detection."""
 
 import sys
 

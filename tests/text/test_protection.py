@@ -27,7 +27,7 @@ ITEMS = [
     "$5.99", "-£3", "5 €", "20°C", "3:30pm", "5kg", "100m²",
     "{n, plural, =0 {no dog} other {{n} dogs}}", "{ who,select, a{he} other{they} }",
     "🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "1️⃣", "⟦1⟧",
-]  # fmt: skip  # one a line would say no more
+]  # fmt: skip  # one per line would be no clearer
 LONG = 20_000
 
 
@@ -59,7 +59,7 @@ def test_emoticons_stand_alone(item, text):
         "he/she/it and /or/", "at 10:(", "the end.It is. See e.g. no.come", "Tom:D", "(a:b) =", "i.e.",
         "a :Dance", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
     ],
-)  # fmt: skip  # one a line would say no more
+)  # fmt: skip  # one per line would be no clearer
 def test_words_quotes_and_comparisons_are_no_items(text):
     assert all(re.fullmatch(r"\d+", each) for each in found(text))
 

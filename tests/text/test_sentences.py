@@ -32,7 +32,7 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
         (" \n\t", "en", []),
         ("Wait… Tom (…) sings… and dances.… Yes…", "en", ["Wait…", "Tom (…) sings… and dances.…", "Yes…"]),
         ("-5 dogs. - a dog", "en", ["-5 dogs.", "- a dog"]),
-        # The library panics.
+        # sentencex panics.
         ("One. Two.\nB\u3000.A", "en", ["One.", "Two.", "B\u3000.A"]),
     ],
 )
