@@ -222,7 +222,7 @@ def _check_tokenizer_files(folder: Path) -> None:
             continue
         content = read_json_object(file, SAVE_AGAIN)
         if file.name.endswith("tokenizer.json") and content != json.loads(PLACEHOLDER_TOKENIZER_JSON):
-            with as_value_errors(f"{file} is not a valid tokenizer file; {SAVE_AGAIN}: "):
+            with as_value_errors(f"{file} is not a readable tokenizer file; {SAVE_AGAIN}: "):
                 Tokenizer.from_file(str(file)).encode("a")
 
 

@@ -331,7 +331,7 @@ def _warn(counts: Counter[str], limit: int | None) -> None:
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
     if isinstance(lines, str):
-        raise ValueError("sentences is a single string; pass a list of strings")
+        raise ValueError("sentences is one string; pass a list of strings")
     for number, line in enumerate(lines, start=1):
         yield checked_sentence(line, number)
 

@@ -312,7 +312,7 @@ class TestRefusals:
     def test_of_attentions_and_saving(self, tmp_path, source):
         ensemble = VanillaTransformerEnsemble([build("shared")[0]])
         for name in ("output_attentions", "output_hidden_states"):
-            with pytest.raises(ValueError, match=f"`{name}` is set, but an ensemble has none of its own"):
+            with pytest.raises(ValueError, match=f"`{name}` is set, but an ensemble has no such outputs"):
                 ensemble.generate(**source, return_dict_in_generate=True, **{name: True})
         with pytest.raises(ValueError, match="an ensemble cannot be saved; save each of its `members`"):
             ensemble.save_pretrained(tmp_path)

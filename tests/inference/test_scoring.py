@@ -89,7 +89,7 @@ def test_leave_the_model_as_it_was():
 @pytest.mark.parametrize(
     ("kind", "sources", "targets", "message"),
     [
-        ("shared", "a house", ["una casa"], "are lists of sentences"),
+        ("shared", "a house", ["una casa"], "must be lists of sentences"),
         ("shared", ["a house"], ["una", "casa"], "1 sources but 2 targets"),
         ("shared", ["a house", 3], ["una", "casa"], "source 2 is a int"),
         ("shared", ["a house"], [[]], "target 1 has no tokens"),
