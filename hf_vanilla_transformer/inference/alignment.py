@@ -154,8 +154,8 @@ def _word_scores(
         list(words_and_ids(tokenizer, [texts[i] for i in filled], is_target=is_target, max_length=limit))
         for texts, is_target, limit in zip((sources, targets), (False, True), limits, strict=True)
     ]
-    given = list(islice(directions, len(sources)))
-    tagged = tag_sources(tokenizer, [ids for _, ids in sides[0]], [given[i] for i in filled])
+    pair_directions = list(islice(directions, len(sources)))
+    tagged = tag_sources(tokenizer, [ids for _, ids in sides[0]], [pair_directions[i] for i in filled])
     pairs = list(zip(tagged, (ids for _, ids in sides[1]), strict=True))
     for indices in batches_of_pairs(pairs, max_tokens):
         for k, weights in zip(indices, attend([pairs[k] for k in indices]), strict=True):

@@ -141,7 +141,7 @@ class RefuseNaN(LogitsProcessor):
             self._found.zero_()
 
     def adopt(self, recorded: "RefuseNaN") -> None:
-        """Take over the finding of a recorded search."""
+        """Take over the result of a recorded search."""
         if recorded._found is not None:
             self._found = recorded._found.clone() if self._found is None else self._found | recorded._found
 

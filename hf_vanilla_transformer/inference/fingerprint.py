@@ -1,4 +1,4 @@
-"""Fingerprints of models and tokenizers: equal ones translate alike."""
+"""Fingerprints that tell whether models and tokenizers translate alike."""
 
 import hashlib
 import json

@@ -239,8 +239,10 @@ class TranslationPipeline(Base):
         ids = [row[mask.bool()].tolist() for row, mask in rows]
         # `max_tokens` does not matter: the whole batch is decoded at once.
         translator = BatchTranslator(self.model, self.tokenizer, n, 1, return_scores, options)
-        given, padding = input_tensors["sentence"], self.tokenizer.pad_token_id or 0
-        sentences = given if isinstance(given, list) else [given]
+        padding = self.tokenizer.pad_token_id or 0
+        # A batch has a list of them.
+        sentences = input_tensors["sentence"]
+        sentences = sentences if isinstance(sentences, list) else [sentences]
         sources = [Source(row, None, each.placeholders) for row, each in zip(ids, sentences, strict=True) if row]
         found = iter(translator.generate_batch(sources) if sources else ())
         hypotheses = [each for row in ids for each in (next(found) if row else [([padding], 0.0)] * n)]

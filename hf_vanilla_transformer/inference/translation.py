@@ -183,14 +183,14 @@ def translate_lines(
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
                 # Only as many as there are lines; `directions` may be infinite.
-                given = list(islice(directions, len(chunk)))
+                line_directions = list(islice(directions, len(chunk)))
                 layouts = [
                     preparation.layout(line, split_sentences, direction and direction[0])
-                    for line, direction in zip(chunk, given, strict=True)
+                    for line, direction in zip(chunk, line_directions, strict=True)
                 ]
                 sentences = [
                     preparation.sentence(each, glossary, direction)
-                    for layout, direction in zip(layouts, given, strict=True)
+                    for layout, direction in zip(layouts, line_directions, strict=True)
                     for each in layout.sentences
                 ]
                 if bar.total is not None:

@@ -72,7 +72,7 @@ NUMBERS = re.compile(
     re.VERBOSE,
 )
 
-# Scripts with so many letters that vocabularies have only the frequent ones, and spell out the others.
+# Large scripts: vocabularies have only their frequent characters, and spell out the others.
 LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
 
 # Brackets and quotes that are removed with an item that they enclose.

@@ -58,8 +58,8 @@ def test_a_glossary_is_a_value():
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"a": " "}, "empty translation"),
-        ({"": "b"}, "empty term"),
+        ({"a": " "}, "a glossary's translation is empty"),
+        ({"": "b"}, "a glossary's term is empty"),
         ({"a": 1}, "translation is a int"),
         ({"a": "\ud800"}, "lone surrogate"),
         ({"a b": "x", "a  b": "y"}, "two translations, 'x' and 'y'"),
