@@ -1,4 +1,4 @@
-"""Beam search for translations that contain given terms.
+"""Beam search for translations that contain required terms.
 
 As in dynamic beam allocation (Post and Vilar, 2018), candidates are the best continuations of each hypothesis plus
 those that advance a term, whatever their scores. One candidate dominates another if it has a better score and needs
