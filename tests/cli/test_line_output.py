@@ -65,7 +65,7 @@ def test_finished_lines_are_kept_and_resumed(command, expected, refusal, capsys)
     Path("out").write_text("from before")
     message = refusal(*command)
     assert "in, line 7: byte 0xff" in message
-    assert message.endswith("out.partial; to go on, repeat the command with --resume\n")
+    assert message.endswith("out.partial; to continue, repeat the command with --resume\n")
     assert names() == ["in", "out", "out.partial"] and Path("out").read_text() == "from before"
     assert kept() == b"".join(expected.splitlines(keepends=True)[:6])
     write_input(LINES)
