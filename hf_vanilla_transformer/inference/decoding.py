@@ -62,7 +62,8 @@ class Hypothesis:
         alignment: Links (source word, target word) between words separated by white space, counted from 0; None if
             not requested.
         remarks: "cut" if the source had a sentence longer than any in training, which was translated in pieces;
-            "short" if the translation is empty or much shorter than its source. None if there are no remarks.
+            "corrected" if typos in it were corrected; "short" if the translation is empty or much shorter than its
+            source. None if there are no remarks.
     """
 
     text: str

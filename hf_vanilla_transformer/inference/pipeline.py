@@ -283,7 +283,8 @@ class TranslationPipeline(Base):
         rows = finished(self.model, self.tokenizer, sentences, rows)
         hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
-            logger.warning(f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")
+            level = logging.INFO if remark == "corrected" else logging.WARNING
+            logger.log(level, f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")
         for i, hypothesis in enumerate(hypotheses):
             record: dict[str, Any] = {}
             if return_tensors:

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import Link
-from ..text.casing import WORDS, Case, capitalized, case_of, in_case, sentence_case
+from ..text.casing import COMPOUNDS, WORDS, Case, capitalized, case_of, in_case, sentence_case
 from ..text.protection import (
     LARGE_SCRIPTS,
     PLACEHOLDER,
@@ -32,6 +32,7 @@ from ..text.protection import (
     with_placeholders,
 )
 from ..text.sentences import Layout, cut_long_sentence, split_sentences, whole
+from ..text.spelling import Lexicon
 from .decoding import encode
 from .glossary import Glossary, normalized
 from .languages import Direction, only_pair
@@ -77,6 +78,7 @@ class Sentence:
         raw: Whether source and translation stay as they are, except for placeholders unknown to the model.
         direction: Languages, for multilingual models; None for the tokenizer's current ones.
         prefix: Prefix of the text to translate.
+        is_corrected: Whether typos were corrected in it.
     """
 
     source: str
@@ -85,6 +87,7 @@ class Sentence:
     raw: bool = False
     direction: Direction | None = None
     prefix: str = ""
+    is_corrected: bool = False
 
     @property
     def text(self) -> str:
@@ -168,6 +171,8 @@ class Preparation:
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
         self._spellings = _by_folded_case(getattr(settings, "training_spellings", None) or "")
+        known = (getattr(settings, f"training_{name}", None) or "" for name in ("words", "lookalikes"))
+        self._lexicon = _lexicon(*known)
         self._alphabet = _Alphabet.of(tokenizer)
         # Punctuation in the vocabulary, but too rare in training to be learned.
         marks = getattr(settings, "training_marks", None)
@@ -234,8 +239,16 @@ class Preparation:
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source, **given)
         kept = {word for start, end in terms for word in text[start:end].split()}
+        typed = protected
+        # Names in upper or title case cannot be told from words.
+        if case in (Case.SENTENCE, Case.LOWER):
+            protected = _rewritten(typed, partial(self._without_typos, kept=kept))
+        is_corrected = protected is not typed
         protected = _rewritten(protected, partial(self._in_sentence_case, case=case, kept=kept))
-        return Sentence(source, case, protected, **given)
+        return Sentence(source, case, protected, is_corrected=is_corrected, **given)
+
+    def _without_typos(self, text: str, kept: Collection[str]) -> str:
+        return COMPOUNDS.sub(lambda match: match[0] if match[0] in kept else self._lexicon.correct(match[0]), text)
 
     def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
         """Convert a text to the case of the training data, except for the words in `kept`."""
@@ -305,6 +318,11 @@ class Preparation:
 def _by_folded_case(words: str) -> dict[str, str]:
     """Return words by case-folded form; cached because a `Preparation` is built for every call."""
     return {word.casefold(): word for word in words.split()}
+
+
+@lru_cache(maxsize=16)
+def _lexicon(words: str, lookalikes: str) -> Lexicon:
+    return Lexicon(frozenset(words.split()), frozenset(lookalikes.split()))
 
 
 def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> ProtectedText:

@@ -34,7 +34,11 @@ logger = logging.get_logger(__name__)
 CHUNK_SIZE = 2048
 
 # Warning text for each remark of a hypothesis.
-REMARKS = {"cut": "had a sentence longer than any in training, which was cut", "short": "came back suspiciously short"}
+REMARKS = {
+    "cut": "had a sentence longer than any in training, which was cut",
+    "corrected": "had typos, which were corrected",
+    "short": "came back suspiciously short",
+}
 
 # Takes sentences and the hypotheses of each, and returns them sorted, best first.
 Reranker = Callable[[Sequence[str], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
@@ -274,7 +278,7 @@ def finished(
         prefix = len(sentence.prefix.split())
         own = [(source - prefix, target) for source, target in links.get(i, ()) if source >= prefix]
         text, alignment = sentence.finished(each.text, own)
-        remarks = ["short"] if is_suspicious(sentence.source, text) else None
+        remarks = ["corrected"] * sentence.is_corrected + ["short"] * is_suspicious(sentence.source, text) or None
         results.append(replace(each, text=text, alignment=alignment if with_alignments else None, remarks=remarks))
     rows = iter(results)
     return [list(islice(rows, len(row))) for row in hypotheses]
@@ -289,8 +293,7 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     scores = [each.score for each in hypotheses if each.score is not None]
     # Sentences that were not translated have a score of 0.
     counted = list(filter(None, scores)) or scores[:1]
-    # The only remark of a sentence is "short".
-    remarks = ["cut"] * layout.is_cut + ["short"] * any(each.remarks for each in hypotheses)
+    found = {remark for each in hypotheses for remark in each.remarks or ()} | {*["cut"] * layout.is_cut}
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
         alignment, source, target = [], _WordCount(), _WordCount()
@@ -301,7 +304,7 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
         layout.fill([each.text for each in hypotheses]),
         sum(counted) / len(counted) if counted else None,
         alignment,
-        remarks or None,
+        [remark for remark in REMARKS if remark in found] or None,
     )
 
 

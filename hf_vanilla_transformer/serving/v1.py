@@ -68,8 +68,8 @@ class TextResponse(BaseModel):
     sentences: list[SentenceResponse] = Field(description="The sentences of the text.")
     remarks: list[str] | None = Field(
         None,
-        description="cut: a sentence was longer than any in training, and was translated in pieces; short: a "
-        "translation is suspiciously short.",
+        description="cut: a sentence was longer than any in training, and was translated in pieces; corrected: typos "
+        "were corrected; short: a translation is suspiciously short.",
     )
 
 

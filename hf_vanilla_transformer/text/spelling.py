@@ -1,0 +1,60 @@
+"""Correct typos in frequent words: two letters swapped, or a letter doubled or not doubled.
+
+Measured on text without typos, such corrections are right; those of other letters often replace one word with another.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from .casing import COMPOUNDS
+
+MIN_LETTERS = 3
+
+# Words of a lexicon. Those of three letters must be among the first `MAX_SHORT`, to correct "teh" but not "cpu".
+MAX_WORDS, MAX_SHORT = 2000, 100
+
+# A word is taken for a typo of another one that is this many times as frequent.
+TYPO_RATIO = 1000
+
+
+class Lexicon(NamedTuple):
+    """Frequent words in lower case, and rarer words that look like typos of them, as "dose" does of "does"."""
+
+    words: frozenset[str]
+    lookalikes: frozenset[str]
+
+    def correct(self, word: str) -> str:
+        """Return the only frequent word that a word can be a typo of, or else the word itself."""
+        if not _is_plain(word) or word in self.words or word in self.lookalikes:
+            return word
+        found = self.words.intersection(_slips(word))
+        return next(iter(found)) if len(found) == 1 else word
+
+
+def lexicon_of(sentences: Iterable[str]) -> Lexicon:
+    """Return the lexicon of training text."""
+    counts = Counter(word for sentence in sentences for word in COMPOUNDS.findall(sentence) if _is_plain(word))
+    ranked = [word for word, _ in counts.most_common()]
+    words = frozenset([each for i, each in enumerate(ranked) if len(each) > MIN_LETTERS or i < MAX_SHORT][:MAX_WORDS])
+    lookalikes = []
+    for word in ranked:
+        found = () if word in words else words.intersection(_slips(word))
+        if found and counts[word] * TYPO_RATIO >= max(counts[each] for each in found):
+            lookalikes.append(word)
+    return Lexicon(words, frozenset(lookalikes[:MAX_WORDS]))
+
+
+def _is_plain(word: str) -> bool:
+    return len(word) >= MIN_LETTERS and word.isalpha() and word.islower()
+
+
+def _slips(word: str) -> Iterator[str]:
+    """Yield the words that a word can be a typo of."""
+    for i, (letter, following) in enumerate(zip(word, word[1:], strict=False)):
+        if letter == following:
+            yield word[:i] + word[i + 1 :]
+        else:
+            yield word[:i] + following + letter + word[i + 2 :]
+            if i:
+                yield word[:i] + letter + word[i:]

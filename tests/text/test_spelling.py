@@ -1,0 +1,37 @@
+from itertools import product
+
+import pytest
+
+from hf_vanilla_transformer.text.spelling import MAX_WORDS, TYPO_RATIO, Lexicon, lexicon_of
+
+LEXICON = Lexicon(frozenset("the people running over does with form from".split()), frozenset(["dose"]))
+
+
+@pytest.mark.parametrize(
+    "typed, corrected",
+    [
+        ("teh", "the"), ("poeple", "people"), ("epople", "people"), ("runing", "running"), ("runnning", "running"),
+        ("peoplle", "people"), ("ovre", "over"), ("wiht", "with"),
+        # Words, lookalikes, capitals, other letters, and words that are short or not of letters.
+        *((word, word) for word in ("form", "dose", "Teh", "POEPLE", "peopla", "eht", "ht", "wi'ht", "w1ht", "")),
+        ("fomr", "form"), ("fform", "form"), ("froom", "from"),
+    ],
+)  # fmt: skip  # one a line would say no more
+def test_typos(typed, corrected):
+    assert LEXICON.correct(typed) == corrected
+
+
+def test_typos_of_two_words_stay():
+    assert Lexicon(frozenset(["trial", "trails"]), frozenset()).correct("triasl") == "triasl"
+    assert Lexicon(frozenset(["abcd", "bacde"]), frozenset()).correct("bacd") == "abcd"
+    assert Lexicon(frozenset(["abdc", "bacd"]), frozenset()).correct("abcd") == "abcd"
+
+
+def test_lexicon_of_a_text():
+    """Of 2,000 words."""
+    others = ["zz" + "".join(letters) for letters in product("abcdefghijklm", repeat=3)][: MAX_WORDS - 3]
+    sentences = [*["Brian does it for people."] * TYPO_RATIO, *["".join(f" {word}" for word in others)] * 2]
+    lexicon = lexicon_of([*sentences, "a dose", "fro poeple", "brian", "people"])
+    assert lexicon.words == {"does", "for", "people", *others}
+    # "people" is more than a thousand times as frequent as "poeple".
+    assert lexicon.lookalikes == {"dose", "fro"}
