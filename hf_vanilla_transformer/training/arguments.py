@@ -1,4 +1,4 @@
-"""Arguments of training: which model, and how to train it."""
+"""Model and training arguments."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from .options import MIN_RATE_WARMUP, ModelOptions, OnNonfinite, TrainingOptions
 
 FAST_IN_BF16 = ("AMD AVX-512 BF16", "Intel AMX")
 
-# Defaults of the fields that a preset may set, where they are not given.
+# Defaults of fields that a preset may set.
 PRESET_DEFAULTS: dict[str, Any] = {
     "warmup_steps": 4000,
     "lr_scheduler_type": "inverse_sqrt",
@@ -33,7 +33,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "num_train_epochs": 20.0,
 }
 
-# Fields that apply only where a tokenizer is trained.
+# Fields that apply only when a tokenizer is trained.
 TOKENIZER_FIELDS = (
     "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
 )  # fmt: skip  # one line says it
@@ -44,10 +44,10 @@ class ModelArguments(ModelOptions):
     """Model and tokenizer to train; for `transformers.HfArgumentParser`.
 
     Attributes:
-        given: Names of the fields that were given.
+        given: Names of fields set to other than their defaults.
 
     Raises:
-        ValueError: Two arguments exclude each other, the preset is unknown, or an override is malformed.
+        ValueError: Two arguments are mutually exclusive, the preset is unknown, or an override is malformed.
     """
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class ModelArguments(ModelOptions):
         self._check_excluded("model_name_or_path", from_scratch, "its own tokenizer and configuration")
         if self.extend_vocab and not self.model_name_or_path:
             raise ValueError(
-                "`extend_vocab` adds to the vocabulary of `model_name_or_path`; name it, or set `vocab_size`"
+                "`extend_vocab` extends the vocabulary of `model_name_or_path`; set that, or use `vocab_size`"
             )
         self.preset = self.preset or "base"
         self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
@@ -84,12 +84,12 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
         name, equals, literal = (piece.strip() for piece in part.partition("="))
         if not equals or name not in types:
             hint = ("" if name in types else did_you_mean(name, types)) or "; write field=value,field=value"
-            raise ValueError(f"`config_overrides`: {part.strip()!r} sets no field of the configuration{hint}")
+            raise ValueError(f"`config_overrides`: {part.strip()!r} does not set a configuration field{hint}")
         if name in overrides:
             raise ValueError(f"`config_overrides` sets {name} twice; remove one of them")
         try:
             value = json.loads({"True": "true", "False": "false", "None": "null"}.get(literal, literal))
-        # No JSON, a number of thousands of digits, or brackets without end.
+        # Not JSON, a number of thousands of digits, or too deeply nested.
         except (ValueError, RecursionError):
             value = literal
         kinds = tuple(get_origin(kind) or kind for kind in get_args(types[name]) or (types[name],))
@@ -101,24 +101,24 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 
 
 def join_overrides(overrides: Mapping[str, Any]) -> str | None:
-    """Write overrides as `parse_overrides` reads them; None if there are none."""
+    """Inverse of `parse_overrides`; None if there are no overrides."""
     return ",".join(f"{name}={value}" for name, value in overrides.items()) or None
 
 
 @dataclass
 class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArguments):  # type: ignore[misc]  # see UNSET
-    """`Seq2SeqTrainingArguments` with the paper's defaults (section 5) and batches by tokens.
+    """`Seq2SeqTrainingArguments` with the paper's defaults (section 5) and token-budget batches.
 
     Adam with betas 0.9 and 0.98 and epsilon 1e-9; linear warm-up, then inverse square-root decay; label smoothing
-    0.1; no weight decay; no gradient clipping. The peak learning rate, if not given, follows from width and warm-up
-    (`peak_learning_rate`). Checkpoints are saved whenever the model is evaluated, unless `save_strategy` differs.
+    0.1; no weight decay; no gradient clipping. Unless given, the peak learning rate follows from width and warm-up
+    (`peak_learning_rate`). Checkpoints are saved whenever the model is evaluated, unless `save_strategy` is set.
 
     Attributes:
-        not_given: Fields that a preset may set: no argument did, and they still have their defaults. In a copy by
-            `dataclasses.replace` or from `to_dict()`, every field counts as given; `copy.copy` keeps what is not.
+        not_given: Names of fields that a preset may still set: no argument did, and they have their defaults. Copies
+            by `dataclasses.replace` or from `to_dict()` count every field as given; those by `copy.copy` do not.
 
     Raises:
-        ValueError: No learning rate follows from the warm-up, two arguments exclude each other, the optimizer is not
+        ValueError: The warm-up gives no learning rate, two arguments are mutually exclusive, the optimizer is not
             installed, or `fp16` is set on a CPU.
     """
 
@@ -132,11 +132,11 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
             setattr(self, name, PRESET_DEFAULTS[name])
         self._infer_saving()
         if self.disable_tqdm is None:
-            # In a log file a progress bar takes thousands of lines.
+            # In a log file, a progress bar takes thousands of lines.
             self.disable_tqdm = not sys.stderr.isatty()
         self.bf16 = self.bf16 or (self.bf16_if_fast and not self.fp16 and bf16_is_fast())
         if self.accelerator_config is None and self.dataloader_pin_memory:
-            # Copying a batch to the GPU would otherwise wait for the steps before it.
+            # Otherwise copying a batch to the GPU waits for the steps before it.
             self.accelerator_config = {"non_blocking": True}
         # transformers accepts bf16 on a CPU only with `use_cpu`.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
@@ -162,13 +162,13 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
             raise ValueError(
                 f"`on_nonfinite` {self.on_nonfinite} is unknown; use {' or '.join(get_args(OnNonfinite))}"
             )
-        # `accelerate launch --mixed_precision` sets the variable.
+        # Set by `accelerate launch --mixed_precision`.
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
         if fp16 and self.use_cpu:
-            raise ValueError("`fp16` needs a GPU: a CPU would compute in float32 all the same; use `bf16`")
+            raise ValueError("`fp16` needs a GPU: a CPU would still compute in float32; use `bf16`")
         for name, is_on in {"bpe_dropout": self.bpe_dropout, "augment": parse_shares(self.augment)}.items():
             if is_on and not self.max_tokens:
-                raise ValueError(f"`{name}` needs batches by tokens; set `max_tokens`, or leave it out")
+                raise ValueError(f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out")
         if self.rdrop_alpha and self.packing:
             raise ValueError("`rdrop_alpha` needs padded batches; leave it or `packing` out")
 
@@ -181,21 +181,21 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         if "no" in (self.eval_strategy, self.save_strategy):
             self.load_best_model_at_end = False
         if self.save_total_limit is None:
-            # One more than are averaged: the best checkpoint is kept beside the last ones.
+            # One more than the average needs: the best checkpoint is kept besides the last ones.
             self.save_total_limit = self.average_last_checkpoints + 1
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave `hub_token` out of pickles, such as a checkpoint's `training_args.bin`."""
         return {**self.__dict__, "hub_token": None}
 
-    # That of a dataclass would show `hub_token`.
+    # A dataclass's own would show `hub_token`.
     __repr__ = Seq2SeqTrainingArguments.__str__
 
 
 def bf16_is_fast() -> bool:
     """Whether the GPU, or else the CPU, multiplies matrices faster in bfloat16 than in float32.
 
-    Intel's AVX-512 does not, though it has the instructions: without AMX, products take 1.8 times as long.
+    Intel's AVX-512 has the instructions but is slower: without AMX, products take 1.8 times as long.
     """
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -205,12 +205,13 @@ def bf16_is_fast() -> bool:
 def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
     """Peak learning rate of the paper, `(d_model * warmup_steps) ** -0.5` (section 5.3, eq. 3).
 
-    The formula alone diverges for a short warm-up: fewer than `MIN_RATE_WARMUP` steps count as `MIN_RATE_WARMUP`.
+    Training diverges at the formula's rate for a short warm-up, so fewer than `MIN_RATE_WARMUP` steps count as
+    `MIN_RATE_WARMUP`.
     """
     return (d_model * max(warmup_steps, MIN_RATE_WARMUP)) ** -0.5
 
 
 def set_learning_rate(args: Any, model: Any) -> None:
-    """Set the paper's learning rate for the width of a model, unless one was given."""
+    """Set the paper's learning rate for the model's width, unless one was given."""
     if args.learning_rate is None:
         args.learning_rate = peak_learning_rate(model.config.hidden_size, args.warmup_steps)

@@ -1,4 +1,4 @@
-"""`--preset auto`: model, vocabulary and training by the size of the corpus."""
+"""`--preset auto`: model, vocabulary and training settings by corpus size."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -18,19 +18,20 @@ from .arguments import (
     parse_overrides,
 )
 
-# Pairs to estimate the number of words from.
+# Pairs sampled to estimate the number of words.
 SAMPLE = 100_000
 
-# UTF-8 bytes of a word and its space: about 6 in English, German and Spanish. Text without spaces counts too.
+# UTF-8 bytes of a word and its space: about 6 in English, German and Spanish. Also used for text without spaces.
 BYTES_PER_WORD = 6
 
-# Characters of a word and its space, on average over a corpus, at most; of Finnish about 9, of clauses more.
+# Maximum mean length of a word and its space, in characters, for text with spaces between words. Finnish has about 9;
+# text with spaces only between clauses has more.
 MAX_WORD_LENGTH = 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train on a corpus of up to `words` words of both sides, read until they are `words_in_all`.
+    """Settings for a corpus of up to `words` words, both sides counted, to train on about `words_in_all` words.
 
     The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset; `training` has fields of
     `VanillaTransformerTrainingArguments` and `DataArguments`.
@@ -44,7 +45,7 @@ class Plan:
     training: dict[str, Any]
 
     def settings(self, words: float, distinct_words: float) -> dict[str, Any]:
-        """Return what a corpus of so many words is trained with, by name; distinct ones occur in one direction."""
+        """Return the settings for a corpus of this size; `distinct_words` excludes reversed copies of pairs."""
         epochs = min(max(round(self.words_in_all / words), MIN_EPOCHS), MAX_EPOCHS)
         vocab_size = min(max(round(distinct_words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
         return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
@@ -54,10 +55,10 @@ class Plan:
 WORDS_PER_TOKEN = 80
 MIN_VOCAB_SIZE = 4000
 
-# Tokens in batches, padding included, for each word of both sides of Multi30k.
+# Batch tokens per word of both sides, padding included, on Multi30k.
 TOKENS_PER_WORD = 1.4
 
-# A corpus that is read more often is learned by heart; one that is read less often is not learned.
+# Fewer epochs underfit; more overfit.
 MIN_EPOCHS, MAX_EPOCHS = 10, 60
 
 _AS_TYPED = {"augment": DEFAULT}
@@ -71,7 +72,7 @@ _SMALL_CORPUS = _AS_TYPED | {
     "max_tokens": 2048,
 }
 
-# For Multi30k, the first is the recipe `multi30k`; the last two are the paper's models.
+# On Multi30k, the first plan is the recipe `multi30k`; the last two are the paper's models.
 PLANS = (
     Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
     Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
@@ -81,16 +82,16 @@ PLANS = (
 
 # Why a setting differs from the paper.
 REASONS = {
-    "vocab_size": "{per_token:.1f} words for each token",
+    "vocab_size": "{per_token:.1f} words per token",
     "num_train_epochs": "{millions:.2g} million words in all",
-    "dropout": "few pairs, read many times",
-    "guided_alignment": "an attention head learns sooner which words translate each other",
+    "dropout": "few pairs, many epochs",
+    "guided_alignment": "an attention head learns word alignment sooner",
     "muon": "learns faster than Adam in short runs",
-    "learning_rate": "a short run needs more than the paper's",
+    "learning_rate": "a short run needs a higher rate than the paper's",
     "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
-    "lr_scheduler_type": "a short run ends better at a rate of zero",
+    "lr_scheduler_type": "a short run does better if the rate decays to zero",
     "max_tokens": "small batches, for more steps",
-    "augment": "people type otherwise than corpora are written",
+    "augment": "people do not type the way corpora are written",
 }
 
 
@@ -101,15 +102,15 @@ def use_auto_preset(
     train: Any,
     distinct: float = 1.0,
 ) -> tuple[ModelArguments, list[str]]:
-    """Replace the preset `auto` by settings that suit the size of the corpus; those that are given stay.
+    """Replace the preset `auto` with settings for the corpus size, keeping those that were given.
 
-    Changes `data_args` and `args`, and returns other `model_args`, with lines on the plan and its settings. `distinct`
-    is the share of pairs that are not those of the other direction with the sides exchanged.
+    Changes `data_args` and `args` in place; returns new `model_args`, and summary lines on the plan and its settings.
+    `distinct` is the share of pairs that are not reversed copies of others.
     """
     if model_args.preset != AUTO_PRESET:
         return model_args, []
     if not isinstance(train, datasets.Dataset):
-        raise ValueError("`preset=auto` goes by the words of the training text; with `streaming`, name a preset")
+        raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
     words = count_words(train)
     plan = next(plan for plan in PLANS if words <= plan.words)
     settings, overrides = plan.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
@@ -122,7 +123,7 @@ def use_auto_preset(
     chosen.config_overrides = join_overrides(plan.overrides | overrides)
     for name in {"num_train_epochs", *plan.training} - stays.keys():
         setattr(args if hasattr(args, name) else data_args, name, settings[name])
-    # The paper's value of what a plan may leave as it is.
+    # The paper's values, which a plan may keep.
     paper = {"dropout": preset_config(plan.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
         args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
@@ -135,14 +136,14 @@ def use_auto_preset(
 
 
 def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:
-    """Return the warm-up of the plan, which `args` has, but at most a tenth of the steps, which are estimated."""
+    """Return the planned warm-up, which `args` holds, capped at a tenth of the estimated steps."""
     batches = words * TOKENS_PER_WORD / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
     steps = batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
     return max(1, int(min(args.warmup_steps, (args.max_steps if args.max_steps > 0 else steps) / 10)))
 
 
 def count_words(train: datasets.Dataset) -> float:
-    """Estimate the words of both sides from their bytes."""
+    """Estimate the number of words on both sides from the number of bytes."""
     sample = _sample(train)
     size = sum(len(text.encode()) for side in ("source", "target") for text in sample[side])
     return size * len(train) / len(sample) / BYTES_PER_WORD
@@ -153,19 +154,18 @@ def _sample(train: datasets.Dataset) -> datasets.Dataset:
 
 
 def _obstacles(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> dict[str, str]:
-    """Return why no attention head can learn which words translate each other, and why there can be no noise."""
+    """Return why guided alignment or noise is impossible, by setting."""
     sample, reasons = _sample(train), {}
-    if not all(_has_words(sample[side]) for side in ("source", "target")):
-        reasons = dict.fromkeys(("guided_alignment", "augment"), "white space does not separate the words")
+    if not all(_has_spaced_words(sample[side]) for side in ("source", "target")):
+        reasons = dict.fromkeys(("guided_alignment", "augment"), "words are not separated by white space")
     if args.packing:
         reasons["guided_alignment"] = "not with `packing`"
     if not args.max_tokens:
-        reasons["augment"] = "not without `max_tokens`"
+        reasons["augment"] = "needs `max_tokens`"
     return reasons
 
 
-def _has_words(sentences: Sequence[str]) -> bool:
-    """Return whether white space separates words: it does so often enough."""
+def _has_spaced_words(sentences: Sequence[str]) -> bool:
     words = sum(len(sentence.split()) for sentence in sentences)
     return words >= 2 * len(sentences) and sum(map(len, sentences)) <= MAX_WORD_LENGTH * words
 
@@ -173,14 +173,14 @@ def _has_words(sentences: Sequence[str]) -> bool:
 def _given(
     model_args: ModelArguments, data_args: DataArguments, args: VanillaTransformerTrainingArguments
 ) -> dict[str, Any]:
-    """Return the settings that were given, equal to their defaults or not, or assigned another value since."""
+    """Return the settings that were given, even as their defaults, or assigned another value since."""
     settings = {
-        "vocab_size": "that of the tokenizer" if model_args.tokenizer_name_or_path else model_args.vocab_size,
+        "vocab_size": "the tokenizer's" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
         **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - args.not_given},
     }
     if args.lr_scheduler_kwargs:
-        # They are those of one schedule.
+        # They are specific to a schedule.
         settings["lr_scheduler_type"] = args.lr_scheduler_type
     if args.max_steps > 0:
         settings["num_train_epochs"] = f"{args.max_steps} steps"

@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: the best checkpoint, what breaks ties, early stopping, and what sessions pass on."""
+"""Trainer callbacks: best checkpoint, tie-breaking, early stopping, and statistics that survive resuming."""
 
 import math
 import time
@@ -16,10 +16,10 @@ from .checkpoints import best_checkpoint, weights_fault
 
 logger = logging.get_logger(__name__)
 
-# Scores of an evaluation, besides its loss.
+# Evaluation metrics besides the loss.
 METRICS = ("bleu", "chrf", "exact_match")
 
-# Those that break ties, the first one first.
+# Tie-breakers, in order.
 TIE_BREAKERS = ("chrf", "exact_match", "bleu")
 
 
@@ -28,7 +28,7 @@ def metric_name(args: TrainingArguments) -> str:
 
 
 def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[str, float]) -> bool:
-    """Whether the evaluation of this step equals the best one by the metric that decides, and is better by others."""
+    """Whether this step's evaluation ties with the best one and wins by the tie-breaking metrics."""
     name = metric_name(args)
     value = metrics.get(name)
     if value is None or value != state.best_metric:
@@ -38,17 +38,17 @@ def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[st
 
 
 def _rank(evaluation: Mapping[str, float], name: str) -> tuple[float, ...]:
-    """What breaks a tie of the metric of this name; more is better."""
+    """Sort key that breaks ties in the metric of this name; higher is better."""
     known = next((metric for metric in (*METRICS, "loss") if name.endswith(f"_{metric}")), None)
     prefix = name.removesuffix(known) if known else "eval_"
     scores = [evaluation.get(f"{prefix}{metric}", 0.0) for metric in TIE_BREAKERS]
     loss = evaluation.get(f"{prefix}loss", math.inf)
-    # Of translations that score the same, the later ones are no improvement; of those that score nothing, they may be.
+    # The loss decides only among evaluations whose scores are all 0; otherwise equal scores are not an improvement.
     return (*scores, -loss if math.isfinite(loss) and not any((evaluation[name], *scores)) else -math.inf)
 
 
 class SamplerEpoch(TrainerCallback):
-    """Sets the epoch of sampler and collator: resuming in mid-epoch, accelerate does not reach a sharded sampler."""
+    """Sets the epoch of sampler and collator: when resuming mid-epoch, accelerate misses a sharded sampler."""
 
     def on_epoch_begin(
         self,
@@ -60,7 +60,7 @@ class SamplerEpoch(TrainerCallback):
     ) -> None:
         epoch = int(state.epoch or 0)
         if has_length(train_dataloader):
-            # Batches of another size have another number an epoch: the state still counts the epochs of earlier ones.
+            # After a change of batch size, `state.epoch` still counts by the old number of batches per epoch.
             epoch = state.global_step // max(1, -(-len(train_dataloader) // args.gradient_accumulation_steps))
         each: Any
         for each in (train_dataloader, getattr(train_dataloader, "collate_fn", None)):
@@ -69,33 +69,33 @@ class SamplerEpoch(TrainerCallback):
 
 
 class ResumedState(TrainerCallback):
-    """Corrects the state of a resumed run: the intervals that changed, and the path of the best checkpoint."""
+    """Corrects the state of a resumed run: changed intervals and the path of the best checkpoint."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take over intervals; find the best checkpoint in a moved folder, or forget it if it is damaged."""
-        # `Trainer` goes on with those of the checkpoint.
+        """Apply the current intervals; find the best checkpoint in a moved folder, or forget it if it is damaged."""
+        # `Trainer` would keep those of the checkpoint.
         state.compute_steps(args, state.max_steps)
-        # `Trainer` forgets a path that does not exist. The best step says less: it may be one that is not saved.
+        # `Trainer` forgets a path that does not exist. The best step would not do: it may never have been saved.
         best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))
         if best and not weights_fault(best):
             state.best_model_checkpoint = str(best)
         elif state.best_model_checkpoint and (fault := weights_fault(Path(state.best_model_checkpoint))):
             logger.warning(
-                f"{state.best_model_checkpoint} was the best, but {fault}; later evaluations choose another"
+                f"{state.best_model_checkpoint} was the best checkpoint, but {fault}; later evaluations choose another"
             )
             state.best_model_checkpoint = state.best_metric = state.best_global_step = None
 
 
-# Checkpoints store the state of the following callbacks under the names of their classes. `Trainer` updates those that
-# have an entry and adds none.
+# Checkpoints store the state of the following callbacks by class name. `Trainer` updates existing entries, but adds
+# none.
 
 
 class EarlyStopping(EarlyStoppingCallback):
     """Early stopping whose count survives resuming, so that a stopped run stays stopped.
 
-    A metric that is NaN or infinite is no improvement, not even as the first; a tie is one if other metrics break it.
+    A NaN or infinite metric is never an improvement, not even the first one; a tie is one if other metrics break it.
     """
 
     def on_evaluate(
@@ -126,16 +126,16 @@ class EarlyStopping(EarlyStoppingCallback):
 
 @dataclass(eq=False)
 class RunRecord(TrainerCallback, ExportableState):
-    """Record of a run, which its checkpoints pass on from session to session.
+    """Statistics of a run, which checkpoints carry from session to session.
 
     The loss is logged before every checkpoint, so that the log in a checkpoint covers all of its steps.
 
     Attributes:
         seconds: Training time before this session.
         since_epoch: First epoch whose time is recorded: 0, or later if an earlier release began the run.
-        train_pairs: Pairs kept of a stream, at the last checkpoint.
-        skipped_steps: Steps skipped for a loss or gradient that was not finite.
-        skipped_in_a_row: Those since a step was taken.
+        train_pairs: Pairs kept from a stream, as of the last checkpoint.
+        skipped_steps: Steps skipped for a non-finite loss or gradient.
+        skipped_in_a_row: Steps skipped since the last one taken.
         first_step: Steps before this session; not stored.
     """
 
@@ -166,7 +166,7 @@ class RunRecord(TrainerCallback, ExportableState):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log before a checkpoint, and at the end."""
+        """Log before a checkpoint and at the end."""
         last_or_saved = control.should_save or control.should_evaluate or control.should_training_stop
         if last_or_saved and args.logging_strategy != "no":
             control.should_log = True
@@ -175,7 +175,7 @@ class RunRecord(TrainerCallback, ExportableState):
 
 
 def mean_training_loss(history: list[dict[str, float]]) -> float | None:
-    """Mean loss of all steps by a log whose losses are each the mean since the one before; None without any."""
+    """Mean loss of all steps, from a log in which each loss is the mean since the previous one; None without any."""
     logged = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
     steps = [0, *(step for step, _ in logged)]
     weighted = [(step - before) * loss for before, (step, loss) in zip(steps, logged, strict=False)]

@@ -1,6 +1,6 @@
-"""Options of training, each declared once: which model, and how to train it; `arguments` has their rules.
+"""Model and training options, each declared once; `arguments` validates them.
 
-Imports little, so that help appears at once.
+Imports little, so that `--help` is instant.
 """
 
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 from ..options import Beams, Fraction, NotNegative, NotNegativeFloat, Positive, PositiveFloat, option
 
-# Metric of the best model, until the text decides.
+# `metric_for_best_model` until the validation text determines it.
 AUTO_METRIC = "auto"
 
-# What to do about a loss or gradient that is NaN or infinite.
+# Response to a NaN or infinite loss or gradient.
 OnNonfinite = Literal["stop", "skip"]
 
-# A shorter warm-up gets the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128
-# learn most at about that rate, and next to nothing at the formula's 0.02; widths 256 and 512 still learn at theirs.
+# Shorter warm-ups use the peak learning rate of this one. In 120 steps with a warm-up of 20, models of width 128 learn
+# most at about that rate and almost nothing at the formula's 0.02; widths 256 and 512 still learn at the formula's.
 MIN_RATE_WARMUP = 1000
 
-# Default of a field that `arguments` sets.
+# Default of a field that `arguments` fills in.
 UNSET: Any = None
 
 
@@ -28,100 +28,98 @@ class ModelOptions:
 
     preset: str = option(
         UNSET,
-        "Model shape: base (the default), big, small, deep-encoder, tiny, student (default of distill), "
-        "student-12-1 or a row of the paper's Table 3; its label smoothing replaces the default one. auto: shape, "
-        "vocabulary, dropout, batches and schedule by the size of the corpus, except what other options set.",
+        "Model shape: base (default), big, small, deep-encoder, tiny, student (default for distill), "
+        "student-12-1 or a row of the paper's Table 3; also sets the default label smoothing. auto: choose shape, "
+        "vocabulary, dropout, batches and schedule by corpus size, except what other options set.",
     )
     config_overrides: str | None = option(
-        None, "Fields that replace those of the preset: encoder_layers=4,decoder_layers=4,dropout=0.3."
+        None, "Configuration fields to override in the preset: encoder_layers=4,decoder_layers=4,dropout=0.3."
     )
     model_name_or_path: str | None = option(
         None,
-        "Continue from this model and its tokenizer (folder or Hub name) instead of from scratch.",
+        "Start from this model and its tokenizer (folder or Hub name) instead of from scratch.",
         aliases=["--init_from"],
     )
     extend_vocab: NotNegative = option(
-        0, "Add this many tokens to its tokenizer, learned on the training pairs (BPE only)."
+        0, "Add this many tokens, learned on the training pairs, to that model's tokenizer (BPE only)."
     )
     trust_remote_code: bool = option(
-        False, "Run Python code that comes with this model or tokenizer; only from sources you trust."
+        False, "Run Python code shipped with this model or tokenizer; only for sources you trust."
     )
     attn_implementation: str | None = option(
-        None, "Attention: sdpa (the default), eager (faster for short sentences on a CPU) or flex_attention."
+        None, "Attention: sdpa (default), eager (faster for short sentences on a CPU) or flex_attention."
     )
     tokenizer_name_or_path: str | None = option(
         None, "Use this tokenizer (folder or Hub name); by default one is trained."
     )
-    tokenizer_algorithm: str = option(
-        UNSET, "Tokens to learn: bpe (the default), unigram, word, whitespace or character."
-    )
-    vocab_size: Positive = option(UNSET, "Largest vocabulary to learn (default: 8000, unless --preset auto chooses).")
-    min_frequency: Positive | None = option(None, "Fewest occurrences of a token to learn (default: 2; unigram: 1).")
+    tokenizer_algorithm: str = option(UNSET, "Tokens to learn: bpe (default), unigram, word, whitespace or character.")
+    vocab_size: Positive = option(UNSET, "Maximum vocabulary size (default: 8000, unless --preset auto chooses).")
+    min_frequency: Positive | None = option(None, "Minimum frequency of a learned token (default: 2; unigram: 1).")
     separate_vocabularies: bool = option(False, "Learn a vocabulary for each side instead of a shared one.")
-    lowercase: bool = option(False, "Lowercase all text, in training and in use.")
+    lowercase: bool = option(False, "Lowercase all text, in training and inference.")
     normalization: str | None = option(None, "Unicode normalization: NFC, NFD, NFKC or NFKD.")
 
 
 @dataclass
 class TrainingOptions:
-    """How to train: the fields that this package adds to those of transformers, or gives another default or help."""
+    """Training fields that this package adds to those of transformers, or gives a different default or help."""
 
-    output_dir: str = option("trainer_output", "Folder of the checkpoints and, in the end, of the model.")
+    output_dir: str = option("trainer_output", "Folder for checkpoints and the final model.")
     learning_rate: NotNegativeFloat | None = option(
         None,
         "Peak learning rate (default: the paper's (d_model * warmup_steps) ** -0.5, where fewer than "
         f"{MIN_RATE_WARMUP} steps count as {MIN_RATE_WARMUP}).",
     )
-    warmup_steps: NotNegativeFloat = option(UNSET, "Steps of linear warm-up (default and paper: 4000).")
-    lr_scheduler_type: str = option(UNSET, "Schedule after the warm-up (default and paper: inverse_sqrt).")
+    warmup_steps: NotNegativeFloat = option(UNSET, "Linear warm-up steps (default: 4000, as in the paper).")
+    lr_scheduler_type: str = option(UNSET, "Schedule after the warm-up (default: inverse_sqrt, as in the paper).")
     adam_beta2: float = option(0.98, "Adam's beta2.")
     adam_epsilon: float = option(1e-9, "Adam's epsilon.")
     max_grad_norm: NotNegativeFloat = option(0.0, "Clip gradients to this norm; 0, as in the paper: no clipping.")
     label_smoothing_factor: Fraction = option(UNSET, "Label smoothing in training (default: the preset's, or 0.1).")
     max_tokens: NotNegative = option(
         UNSET,
-        "Size of a batch of one process in tokens: source, target and padding (default: 8192; 0: batches "
-        "of per_device_train_batch_size sentences instead). The paper's 50,000 need gradient_accumulation_steps.",
+        "Batch size per process in tokens: source, target and padding (default: 8192; 0: batches of "
+        "per_device_train_batch_size sentences). For the paper's 50,000, raise gradient_accumulation_steps.",
     )
     packing: bool = option(
         False,
-        "Train without padding: the same batches, but their pairs one after another in a row, each "
-        "attending to itself only. A GPU in bf16 or fp16 then computes no padding; on a CPU nothing changes.",
+        "Train without padding: concatenate the pairs of a batch into one row, each attending only to itself. "
+        "In bf16 or fp16, a GPU then computes no padding; a CPU gains nothing.",
     )
     guided_alignment_weight: PositiveFloat = option(
-        0.1, "Weight of --guided_alignment in the loss, beside the translation's 1."
+        0.1, "Weight of the --guided_alignment loss, relative to 1 for translation."
     )
     bpe_dropout: Fraction = option(
         0.0,
-        "Leave out each merge of BPE with this probability while training, so that a pair is split into "
-        "other tokens in each epoch (0.1 in Provilkov et al. 2020).",
+        "Skip each BPE merge with this probability in training, so that a pair is tokenized differently in "
+        "each epoch (0.1 in Provilkov et al. 2020).",
     )
     augment: str = option(
         UNSET,
-        "Train on text as people type it: none (the default), default, or shares of the batches, others each epoch: "
-        "items=0.2,lower=0.05,typos=0.05,punctuation=0.05, which default stands for, inserts placeholders of what is "
-        "not translated, lower-cases sources, makes typos in them and changes final marks. With items, the "
-        "vocabulary has the placeholders.",
+        "Train on text as people type it: none (default), default, or the share of batches, redrawn each epoch, for "
+        "each kind of noise. default is items=0.2,lower=0.05,typos=0.05,punctuation=0.05: insert placeholders for "
+        "untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds the "
+        "placeholders to the vocabulary.",
     )
     rdrop_alpha: NotNegativeFloat = option(
         0.0,
-        "R-Drop: weight of the divergence of two passes with different dropout (5 in Wu et al. 2021); "
+        "R-Drop: weight of the divergence between two passes with different dropout (5 in Wu et al. 2021); "
         "a step takes two to three times as long.",
     )
     ema_decay: Fraction = option(
         0.0,
-        "Evaluate, save and end with an exponential moving average of the weights, of this decay a step "
+        "Evaluate, save and finish with an exponential moving average of the weights, with this decay per step "
         "(for example 0.999).",
     )
-    muon: bool = option(UNSET, "Optimize the matrices of the layers with Muon; Adam keeps all else (default: false).")
+    muon: bool = option(UNSET, "Optimize the layers' matrices with Muon, everything else with Adam (default: false).")
     num_train_epochs: float = option(UNSET, "Passes over the training pairs (default: 20).")
-    per_device_eval_batch_size: Positive = option(64, "Sentences in an evaluation batch.")
+    per_device_eval_batch_size: Positive = option(64, "Sentences per evaluation batch.")
     predict_with_generate: bool = option(True, "Evaluate with generate().")
-    generation_num_beams: Beams | None = option(1, "Beams of evaluations during training.")
+    generation_num_beams: Beams | None = option(1, "Beams in evaluations during training.")
     generation_max_length: Positive | None = option(
         None,
-        "Longest output, in tokens, of evaluations during training (default: that of its source plus "
-        "50, as in section 6.1).",
+        "Maximum output length, in tokens, in evaluations during training (default: source length plus 50, as in "
+        "section 6.1).",
     )
     eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
     save_strategy: str | None = option(
@@ -131,42 +129,42 @@ class TrainingOptions:
     logging_steps: float = option(50, "Steps between logs of the loss.")
     logging_first_step: bool = option(True, "Log the loss of the first step too.")
     logging_nan_inf_filter: bool = option(
-        False, "Hide NaN and infinite losses from the log; on_nonfinite applies in any case."
+        False, "Hide NaN and infinite losses from the log; on_nonfinite applies regardless."
     )
     on_nonfinite: OnNonfinite = option(
         "stop",
-        "On a NaN or infinite loss or gradient: stop, or skip the step, which is counted and changes "
-        "neither weights nor optimizer. Skipping synchronizes a GPU at every step.",
+        "On a NaN or infinite loss or gradient: stop, or skip the step, which still counts but changes "
+        "neither weights nor optimizer. skip synchronizes a GPU at every step.",
     )
     load_best_model_at_end: bool = option(
-        True, "End with the best checkpoint, if there are evaluations and checkpoints."
+        True, "Finish with the best checkpoint, if there are evaluations and checkpoints."
     )
     metric_for_best_model: str | None = option(
         AUTO_METRIC,
-        "Metric of the best model: auto (the default: bleu where it suits the validation targets, else "
-        "chrf; loss if nothing computes them), bleu, chrf, exact_match or loss. Ties are broken by chrf, "
+        "Metric that selects the best model: auto (default: bleu if it suits the validation targets, else "
+        "chrf; loss if neither is computed), bleu, chrf, exact_match or loss. Ties are broken by chrf, "
         "exact_match and bleu, or by loss if all are 0.",
     )
     bleu_tokenize: str | None = option(
         None,
-        "sacreBLEU's tokenizer of BLEU, in evaluations and results: 13a, intl, zh, char, ..., or none for "
-        "text that is tokenized already (default: that of target_lang, zh, ja-mecab or ko-mecab, else 13a).",
+        "sacreBLEU tokenizer for BLEU: 13a, intl, zh, char, ..., or none for text that is already tokenized "
+        "(default: by target_lang, zh, ja-mecab or ko-mecab, else 13a).",
     )
     ddp_find_unused_parameters: bool | None = option(
         False, "Search for parameters without a gradient; an encoder-decoder has none."
     )
     average_last_checkpoints: NotNegative = option(
         5,
-        "Average this many of the last checkpoints (section 6.1: 5) and keep the average if it scores "
-        "better on the validation pairs, or if there are none; 0: no averaging.",
+        "Average this many of the last checkpoints (section 6.1: 5), and use the average if it scores at least as "
+        "well on the validation pairs, or if there are none; 0: no averaging.",
     )
-    bf16_if_fast: bool = option(False, "Set bf16 if the GPU or CPU computes faster in bfloat16.")
+    bf16_if_fast: bool = option(False, "Set bf16 if the GPU or CPU is faster in bfloat16.")
     early_stopping_patience: Positive | None = option(
-        None, "Stop after this many evaluations without a better metric_for_best_model."
+        None, "Stop after this many evaluations without improvement in metric_for_best_model."
     )
     resume_from_checkpoint: str | None = option(
-        None, "Continue from this checkpoint; last: the newest one in output_dir, if any."
+        None, "Resume from this checkpoint; last: the newest one in output_dir, if any."
     )
     resume_with_changes: bool = option(False, "Resume even if text, batches, seed, loss or optimizer have changed.")
-    final_num_beams: Beams = option(4, "Beams of the final evaluation and of the saved model's generate().")
-    final_length_penalty: float = option(1.0, "Their length penalty: scores are divided by length ** penalty.")
+    final_num_beams: Beams = option(4, "Beams in the final evaluation and in the saved model's generate().")
+    final_length_penalty: float = option(1.0, "Length penalty there: scores are divided by length ** penalty.")

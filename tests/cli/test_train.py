@@ -189,7 +189,7 @@ class TestRun:
         [
             (["--vocab_size", "many"], "invalid int value: 'many'"),
             (["--warmup_steps", "0"], "--warmup_steps 0 gives no learning rate"),
-            (["--extend_vocab", "9"], "--extend_vocab adds to the vocabulary of --model_name_or_path; name it"),
+            (["--extend_vocab", "9"], "--extend_vocab extends the vocabulary of --model_name_or_path; set that"),
         ],
     )
     def test_faults(self, words, refusal, given, message):

@@ -164,7 +164,7 @@ def test_what_is_assigned_later_stays(tmp_path, small_plan):
             *("lr_scheduler_type", "inverse_sqrt", "lr_scheduler_type inverse_sqrt"),
         ),
         ({"max_steps": 50}, "num_train_epochs", 20, "num_train_epochs 50 steps"),
-        ({"tokenizer_name_or_path": "there"}, "max_tokens", 8192, "vocab_size that of the tokenizer"),
+        ({"tokenizer_name_or_path": "there"}, "max_tokens", 8192, "vocab_size the tokenizer's"),
     ],
 )
 def test_what_follows_from_something_given_stays(tmp_path, small_plan, options, name, value, line):
@@ -192,11 +192,11 @@ PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
     ("pair", "options", "reason"),
     [
         (PAIR, {"packing": True}, "not with `packing`"),
-        (PAIR | {"target": "一个小词。"}, {}, "white space does not separate the words"),
+        (PAIR | {"target": "一个小词。"}, {}, "words are not separated by white space"),
         (
             PAIR | {"source": "คำเล็กๆคำหนึ่งที่ไม่มีช่องว่าง และอีกคำหนึ่งซึ่งยาวกว่านั้น"},
             {},
-            "white space does not separate the words",
+            "words are not separated by white space",
         ),
         (PAIR | {"target": "Lentokoneen suihkuturbiinimoottori käynnistettiin ."}, {}, None),
         (PAIR, {}, None),
@@ -207,7 +207,7 @@ def test_what_is_not_guided(pair, options, reason, tmp_path, small_plan):
     model_args, data_args, args = arguments(tmp_path, AUTO, **options)
     lines = use_auto_preset(model_args, data_args, args, datasets.Dataset.from_list([pair] * 3))[1]
     assert data_args.links == (None if reason else "auto")
-    expected = f"none: {reason}" if reason else "auto: an attention head learns sooner"
+    expected = f"none: {reason}" if reason else "auto: an attention head learns word alignment sooner"
     assert f"  guided_alignment {expected}" in "\n".join(lines)
 
 
@@ -220,7 +220,7 @@ def test_words_are_estimated(monkeypatch):
 
 
 def test_a_stream_has_no_size(files, tmp_path):
-    with pytest.raises(ValueError, match="`preset=auto` goes by the words of the training text; with `streaming`"):
+    with pytest.raises(ValueError, match="`preset=auto` needs the size of the training text; with `streaming`"):
         set_up(tmp_path / "model", AUTO, train_file=files["train_file"], streaming=True, max_steps=9)
 
 

@@ -52,7 +52,7 @@ class TestBest:
         trainer_of(tmp_path, **EVALUATING, eval_dataset=id_pairs(8)).train()
         damage(tmp_path / "checkpoint-2" / "model.safetensors")
         trainer = self.resumed(tmp_path, tmp_path / "checkpoint-2", max_steps=8)
-        assert "checkpoint-2 was the best, but it" in caplog.text
+        assert "checkpoint-2 was the best checkpoint, but it" in caplog.text
         assert trainer.state.best_global_step == 8 and trainer.state.best_metric > 0
 
 

@@ -114,7 +114,9 @@ def test_packed_batches(tmp_path, dropout):
 
 @pytest.mark.parametrize(("name", "value"), [("augment", "default"), ("bpe_dropout", 0.1)])
 def test_what_cannot_be_tokenized_anew(tmp_path, name, value):
-    with pytest.raises(ValueError, match=f"`{name}` needs batches by tokens; set `max_tokens`, or leave it out"):
+    with pytest.raises(
+        ValueError, match=f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out"
+    ):
         trainer_of(tmp_path, **{name: value}, max_tokens=0)
     with pytest.raises(ValueError, match=f"`{name}`: the training data have no text in source and target; make them"):
         resampling_trainer(tmp_path, keep_text=False, **{name: value}).get_train_dataloader()
