@@ -1,4 +1,4 @@
-"""Checkpoints of a run: atomic writes, which are complete, and the average of the last ones."""
+"""Checkpoints: atomic writes, integrity checks, rotation and averaging."""
 
 import json
 import os
@@ -24,7 +24,7 @@ logger = logging.get_logger(__name__)
 # Written last: the size and CRC-32 of every other file of a checkpoint.
 MANIFEST = "manifest.json"
 
-# Files besides the weights that training resumes from, in any layout of `Trainer`; with `save_only_model`, none.
+# Files that resuming needs besides the weights, in any layout of `Trainer`; none with `save_only_model`.
 RESUME_STATE = (("optimizer*", "global_step*"), ("scheduler.pt", "global_step*"), ("rng_state*.pth",))
 
 CHUNK = 1 << 20
@@ -36,7 +36,7 @@ def publish_checkpoint(
 ) -> None:
     """Move a fully written checkpoint from a temporary folder into place atomically, with a manifest.
 
-    The manifest says what it was trained with, and whether its run saves at its step, or was interrupted there.
+    The manifest holds the record of what it was trained with, and whether it was scheduled or saved on interruption.
     """
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     entries = {file.relative_to(partial).as_posix(): _fingerprint(file) for file in files}
@@ -61,25 +61,25 @@ def delete_checkpoint(checkpoint: Path) -> None:
 
 
 def rotate_checkpoints(saved: Path, limit: int | None, best: str | Path | None) -> None:
-    """Delete the checkpoints that one just saved makes superfluous: unscheduled ones and, beyond a limit, the oldest.
+    """Delete the checkpoints that the one just saved supersedes: unscheduled ones and, beyond the limit, the oldest.
 
-    Those of later steps, damaged or left behind by a resumption from an earlier step, count as the oldest. The best
-    stays, and without a limit all do.
+    Those of later steps, damaged or left over when a run resumed from an earlier step, count as the oldest. The best
+    one is kept; without a limit, so are all scheduled ones.
     """
-    kept = {saved, Path(best)} if best else {saved}
-    others = [checkpoint for checkpoint in _checkpoints(saved.parent) if checkpoint not in kept]
+    protected = {saved, Path(best)} if best else {saved}
+    others = [checkpoint for checkpoint in _checkpoints(saved.parent) if checkpoint not in protected]
     others.sort(key=lambda checkpoint: _step(checkpoint) <= _step(saved))
     superfluous = [checkpoint for checkpoint in others if not is_scheduled(checkpoint)]
     if limit and is_scheduled(saved):
         scheduled = [checkpoint for checkpoint in others if checkpoint not in superfluous]
-        present = sum(checkpoint.exists() for checkpoint in kept)
+        present = sum(checkpoint.exists() for checkpoint in protected)
         superfluous += scheduled[: max(0, len(scheduled) + present - limit)]
     for checkpoint in superfluous:
         delete_checkpoint(checkpoint)
 
 
 def is_scheduled(checkpoint: Path) -> bool:
-    """Whether a checkpoint is of a step that its run saves at; others were saved when the run was interrupted."""
+    """Whether a checkpoint was saved on schedule, rather than because the run was interrupted."""
     try:
         return bool(_read_manifest(checkpoint)["scheduled"])
     except (OSError, ValueError):
@@ -87,7 +87,7 @@ def is_scheduled(checkpoint: Path) -> bool:
 
 
 def trained_with(checkpoint: str | Path) -> dict[str, Any] | None:
-    """What a checkpoint was trained with; None if it has no record of that, as those of earlier releases."""
+    """Record of what a checkpoint was trained with; None if it has none, as in earlier releases."""
     try:
         record = _read_manifest(Path(checkpoint)).get("trained_with")
     except (OSError, ValueError):
@@ -96,14 +96,14 @@ def trained_with(checkpoint: str | Path) -> dict[str, Any] | None:
 
 
 def best_checkpoint(checkpoint: Path) -> Path | None:
-    """Place of the best checkpoint that another one records: beside it, wherever their folder was then."""
+    """Path of the best checkpoint that another one records: beside it, even if their folder was moved since."""
     file = checkpoint / TRAINER_STATE_NAME
     recorded = TrainerState.load_from_json(str(file)).best_model_checkpoint if file.is_file() else None
     return checkpoint.parent / Path(recorded).name if recorded else None
 
 
 def checkpoint_fault(checkpoint: str | Path) -> str | None:
-    """Why training cannot resume from a checkpoint; None if it is complete, every file as the manifest says."""
+    """Why training cannot resume from a checkpoint; None if it is complete and matches its manifest."""
     folder = Path(checkpoint)
     if (folder / MANIFEST).exists():
         return _manifest_fault(folder)
@@ -126,7 +126,7 @@ def weights_fault(folder: Path) -> str | None:
 
 
 def _manifest_fault(folder: Path, endings: tuple[str, ...] = ("",)) -> str | None:
-    """The first file, of those with such an ending, that is not as the manifest says."""
+    """Describe the first file with one of these endings that does not match the manifest."""
     try:
         entries = _read_manifest(folder)["files"]
     except (OSError, ValueError):
@@ -148,11 +148,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint; raises OSError if there is none, and ValueError if it is damaged."""
     content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     entries = content.get("files") if isinstance(content, dict) else None
-    whole = isinstance(entries, dict) and all(
+    is_valid = isinstance(entries, dict) and all(
         isinstance(entry, dict) and entry.keys() == {"bytes", "crc32"} for entry in entries.values()
     )
-    # Those of earlier versions have no checksum of their own.
-    if not whole or "scheduled" not in content or content.pop("checksum", None) not in (None, _checksum(content)):
+    # Manifests of earlier versions have no checksum.
+    if not is_valid or "scheduled" not in content or content.pop("checksum", None) not in (None, _checksum(content)):
         raise ValueError(f"{folder / MANIFEST} is damaged")
     return content
 
@@ -170,7 +170,7 @@ def _fingerprint(file: Path) -> dict[str, Any]:
 
 
 def _state_fault(file: Path) -> str | None:
-    """Why this file, which `Trainer` and earlier releases write last, does not show that all others were written."""
+    """Why the trainer state, written last by `Trainer` and earlier releases, does not prove a checkpoint complete."""
     try:
         state = json.loads(file.read_text(encoding="utf-8"))
     except OSError:
@@ -196,13 +196,13 @@ def _resume_state_fault(folder: Path) -> str | None:
 def newest_checkpoint(run_dir: str | Path) -> str | None:
     """Path of the newest complete checkpoint of a run, if any.
 
-    Newer incomplete ones, left by a program that was killed while it saved, are skipped with a warning.
+    Newer incomplete ones, left by a program killed while saving, are skipped with a warning.
     """
     return next((str(checkpoint) for checkpoint in reversed(_checkpoints(run_dir)) if _is_usable(checkpoint)), None)
 
 
 def complete_checkpoints(run_dir: str | Path) -> list[Path]:
-    """Complete checkpoints of a run at the steps of its schedule, oldest first; a warning names those skipped."""
+    """Complete scheduled checkpoints of a run, oldest first; incomplete ones are skipped with a warning."""
     return [checkpoint for checkpoint in _checkpoints(run_dir) if is_scheduled(checkpoint) and _is_usable(checkpoint)]
 
 
@@ -210,11 +210,11 @@ def last_checkpoints(run_dir: str | Path, number: int) -> list[Path]:
     """Up to `number` of the last checkpoints with readable weights, oldest first; others are skipped with a warning.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There are none.
     """
     checkpoints = [checkpoint for checkpoint in _checkpoints(run_dir) if _is_usable(checkpoint, weights_fault)]
     if not checkpoints:
-        raise ValueError(f"{run_dir} holds no checkpoint-<step> folders.")
+        raise ValueError(f"{run_dir} holds no checkpoint-<step> folder with readable weights.")
     return checkpoints[-number:]
 
 
@@ -240,7 +240,7 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
 
     Args:
         checkpoints: Folders of models of the same shape.
-        trust_remote_code: Whether to run Python code that comes with them.
+        trust_remote_code: Whether to run Python code shipped with them.
 
     Returns:
         A model with the dtype, configuration and generation settings of the last checkpoint.
@@ -258,11 +258,11 @@ def average_checkpoints(checkpoints: Sequence[str | Path], trust_remote_code: bo
         for name, value in total.items():
             if name not in weights or weights[name].shape != value.shape:
                 raise ValueError(
-                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it belongs to another model than "
-                    f"{checkpoints[-1]}."
+                    f"{folder} has no weight {name} of shape {tuple(value.shape)}: it belongs to a different model "
+                    f"than {checkpoints[-1]}."
                 )
             value += weights[name]
     model.load_state_dict({name: value / len(checkpoints) for name, value in total.items()}, strict=False)
-    # Those of another dtype may overflow that of the last.
+    # Weights of wider dtypes may overflow the last checkpoint's dtype.
     check_finite(model, f"the average in the dtype of {checkpoints[-1]}")
     return model

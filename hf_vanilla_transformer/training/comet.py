@@ -1,7 +1,7 @@
-"""COMET, a learned metric, by the program of the package `unbabel-comet`.
+"""COMET, a learned metric, computed by the program of the package `unbabel-comet`.
 
-The package needs transformers 4, and so an environment of its own: beside transformers 5 it cannot be installed, and
-its models fail when they are used.
+The package needs transformers 4 and therefore its own environment: it cannot be installed alongside transformers 5,
+with which its models fail.
 """
 
 import json
@@ -17,17 +17,17 @@ from .metrics import check_counts
 
 PROGRAM = "comet-score"
 
-# The old releases that the package wants: torchmetrics imports pkg_resources, and NumPy has no wheels for new Pythons.
+# For the old releases it depends on: torchmetrics imports pkg_resources, and NumPy has no wheels for new Pythons.
 INSTALLATION = 'uv tool install unbabel-comet --with "setuptools<81" --python 3.11'
 
 
 def comet_scores(
     systems: Mapping[str, Sequence[str]], sources: Sequence[str], references: Sequence[Sequence[str]], model: str
 ) -> dict[str, float]:
-    """Score the translations of each system by a COMET model, on a GPU if there is one.
+    """Score the translations of each system with a COMET model, on a GPU if there is one.
 
-    Of several references of a sentence, COMET compares with one at a time, and the mean counts. The model is a name on
-    the Hub, or a .ckpt file.
+    COMET takes one reference at a time; a score is the mean over all pairs of translation and reference. The model is
+    a Hub name or a .ckpt file.
 
     Raises:
         ValueError: The numbers of sentences differ, or the program is not installed or cannot use the model.
@@ -50,14 +50,12 @@ def comet_scores(
             if not done.returncode:
                 found = json.loads(scores.read_text(encoding="utf-8"))
                 return {name: _mean(found[str(path)], sum(counts)) for name, path in paths.items()}
-        # Damaged or none at all, or of another form.
+        # The program or its output is damaged, missing or in another format.
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"`comet`: {PROGRAM} gave no scores ({error!r}); install it anew: {INSTALLATION}"
-            ) from error
+            raise ValueError(f"`comet`: {PROGRAM} gave no scores ({error!r}); reinstall it: {INSTALLATION}") from error
         reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
         raise ValueError(
-            f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub, or a .ckpt file"
+            f"`comet` {model}: {PROGRAM} failed ({reason}); name a COMET model on the Hub or a .ckpt file"
         )
 
 
@@ -66,7 +64,7 @@ def comet_program() -> str:
     program = shutil.which(PROGRAM)
     if program is None:
         raise ValueError(
-            f"`comet` needs the program {PROGRAM} of unbabel-comet, in an environment of its own, as it needs "
+            f"`comet` needs the program {PROGRAM} of unbabel-comet, in its own environment because it needs "
             f"transformers 4: {INSTALLATION}"
         )
     return program
@@ -83,5 +81,5 @@ def _write(path: Path, texts: Iterable[str]) -> None:
 
 def _mean(segments: Sequence[Mapping[str, float]], number: int) -> float:
     if len(segments) != number:
-        raise ValueError(f"{len(segments)} scores of {number} segments")
+        raise ValueError(f"{len(segments)} scores for {number} segments")
     return sum(segment["COMET"] for segment in segments) / number

@@ -1,4 +1,4 @@
-"""Distillation: a small student learns the translations of a large teacher (Kim and Rush, 2016)."""
+"""Sequence-level distillation: a small student learns from a large teacher's translations (Kim and Rush, 2016)."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from .setup import check_arguments, configuration
 from .synthetic import translate_to_files, with_synthetic
 from .text_splits import TextSplits, load_text
 
-# What a run adds to the folder of the student.
+# Added to the student's folder.
 EXPORT_FOLDER, COMPARISON_FILE = "ctranslate2", "distillation.json"
 
 STUDENT_PRESETS = ("student", "student-12-1")
@@ -37,7 +37,7 @@ STUDENT_PRESETS = ("student", "student-12-1")
 # Shape of a student that would otherwise be larger than its teacher.
 NARROW = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
 
-# Sentences to translate before time counts.
+# Sentences to translate before timing starts.
 WARM_UP_SENTENCES = 8
 
 
@@ -54,35 +54,35 @@ def distill(
 ) -> dict[str, Any]:
     """Train a student on its teacher's translations of the training sources, and on the training pairs themselves.
 
-    `args.output_dir` then holds what `train_translation` leaves there, the teacher's translations, which later calls
-    use again, the student for CTranslate2 in int8, in `ctranslate2`, and `distillation.json`.
+    In addition to the output of `train_translation`, `args.output_dir` gets the teacher's translations, which later
+    calls reuse, the student as an int8 CTranslate2 model in `ctranslate2`, and `distillation.json`.
 
     Args:
-        teacher: Whatever `translate_lines` takes.
-        tokenizer: Its tokenizer.
-        model_args: The student; for the vocabulary of the teacher, `tokenizer_name_or_path` names its folder. The
-            presets `student` and `student-12-1`, of width 256 and feed-forward width 1,024, have 128 and 512 where
-            they would be larger than the teacher, unless `config_overrides` sets `d_model`.
+        teacher: Any model that `translate_lines` accepts.
+        tokenizer: The teacher's tokenizer.
+        model_args: The student; to share the teacher's vocabulary, set `tokenizer_name_or_path` to its folder. The
+            presets `student` and `student-12-1`, of width 256 and feed-forward width 1,024, get 128 and 512 if they
+            would otherwise be larger than the teacher, unless `config_overrides` sets `d_model`.
         data_args: Parallel text, in memory. `train_weight=0` trains on the teacher's translations alone.
         args: Training of the student, as for `train_translation`.
         num_hypotheses: Translations of each source, the best ones of a beam search.
-        num_beams: Beams of the teacher; by default its own setting.
-        max_tokens: Source tokens x beams that it decodes at once.
+        num_beams: Beams of the teacher (default: its own setting).
+        max_tokens: Source tokens x beams that the teacher decodes at once.
 
     Returns:
-        The entries of `distillation.json`: how teacher, student and export translate the test pairs, or else the
-        validation pairs. Empty without such pairs, and in all processes but the first.
+        The entries of `distillation.json`: scores, speed and size of teacher, student and export on the test pairs,
+        or else the validation pairs. Empty without such pairs, and in all processes but the first.
 
     Raises:
         ValueError: As `train_translation` and `translate_lines`; or CTranslate2 is not installed.
     """
-    # Before hours of translation.
+    # Fail before hours of translation.
     if missing := ctranslate2_missing():
         raise ValueError(f"CTranslate2, which the student is exported to, cannot be used: {missing}")
     if data_args.streaming:
-        raise DataError("`streaming`: the teacher translates pairs that are in memory; leave it out")
-    if given := data_args.corpora or data_args.monolingual_target:
-        raise DataError(f"{given}: the pairs are the training pairs and those of the teacher; leave other ones out")
+        raise DataError("`streaming`: the teacher needs the training pairs in memory; leave it out")
+    if others := data_args.corpora or data_args.monolingual_target:
+        raise DataError(f"{others}: distillation uses only the training pairs and the teacher's; leave other text out")
     languages = model_languages(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)
@@ -97,21 +97,21 @@ def distill(
     sentences, translations = map(str, files)
     data_args = with_synthetic(data_args, args, source_file=sentences, target_file=translations, hold_out="false")
     if student is not model_args and args.process_index == 0:
-        print(f"student      of width {NARROW['d_model']}, as one of 256 would be larger than its teacher", flush=True)
+        print(f"student      width {NARROW['d_model']}: with 256, it would be larger than its teacher", flush=True)
     train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}
     export = Path(args.output_dir, EXPORT_FOLDER)
-    # Of a run that was interrupted after it.
+    # Left by a run that was interrupted later.
     shutil.rmtree(export, ignore_errors=True)
     export_model(args.output_dir, "ctranslate2", export, model_args.trust_remote_code, quantization="int8")
     return _compare(teacher, tokenizer, text, model_args.trust_remote_code, args, languages)
 
 
 def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTokenizerBase) -> ModelArguments:
-    """Return the student, narrower where its preset alone would make it larger than the teacher."""
+    """Return the student, narrowed if its preset would make it larger than the teacher."""
     overrides = parse_overrides(model_args.config_overrides)
-    # Of a teacher in another format, such as CTranslate2's, the size is unknown.
+    # The size of a teacher in another format, such as CTranslate2's, is unknown.
     if model_args.preset not in STUDENT_PRESETS or "d_model" in overrides or not isinstance(teacher, nn.Module):
         return model_args
     with torch.device("meta"):
@@ -141,7 +141,7 @@ def _compare(
     exported = load_ctranslate2(export, trust_remote_code=trust_remote_code)
 
     def measure(model: Any, own: PreTrainedTokenizerBase, **options: Any) -> dict[str, Any]:
-        # A student with a tokenizer of its own has one direction.
+        # A student with its own tokenizer has one direction.
         options |= languages if is_multilingual(own) else {}
         return _measure(model, own, pairs, args.bleu_tokenize, **options)
 
@@ -162,7 +162,7 @@ def _compare(
 def _measure(
     model: Any, tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset, tokenize: str | None, **options: Any
 ) -> dict[str, Any]:
-    """Return where a model computed, BLEU and chrF2 of its translations, their time, and its size in 10^6 bytes."""
+    """Return device, BLEU, chrF2, translation time and size (10^6 bytes) of a model."""
     sources = pairs["source"][:]
     translate(model, tokenizer, sources[:WARM_UP_SENTENCES], **options)
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Evaluating a trained model: scores by direction, choice between it and an average, sample translations."""
+"""Evaluation of a trained model: scores by direction, choice between it and an average, sample translations."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores,
 from .text_splits import Direction, TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 
-# Number of samples, and the longest side of one in tokens: people read them.
+# Number of samples, and the maximum tokens of each side, so that people can read them.
 SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
 
-# Validation pairs to choose the heads that align words by, and training pairs for the statistics: a few seconds.
+# Validation pairs for choosing alignment heads, and training pairs for their word statistics: a few seconds.
 ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
 
 
 class Sample(NamedTuple):
-    """A sentence pair and its translation; `direction`, of a model of several, is such as "en to de"."""
+    """A sentence pair and its translation; `direction`, such as "en to de", only if the model has several."""
 
     source: str
     reference: str
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
     direction: str = ""
 
     def lines(self) -> dict[str, str]:
-        """What is shown, by name, each on one line and the direction first."""
+        """Fields to show, by name, each on one line, with the direction first."""
         texts = {"direction": self.direction, **self._asdict()}
         return {name: " ".join(text.split()) for name, text in texts.items() if text or name != "direction"}
 
@@ -56,11 +56,11 @@ class Results:
     """Results of an experiment.
 
     Attributes:
-        entries: Those of `all_results.json`: data and training, the model that was chosen, and its scores.
+        entries: Contents of `all_results.json`: data, training, the chosen model and its scores.
         model: The chosen model.
         samples: Some pairs with their translations; may be empty.
         translations: Translations of the test pairs; None without such pairs.
-        bleu_fault: Why BLEU says little about the test pairs, if it does.
+        bleu_fault: Why BLEU says little about the test pairs, if so.
     """
 
     entries: dict[str, Any]
@@ -93,9 +93,9 @@ def scores_by_direction(
     metrics: Iterable[str] = FAST_METRICS,
     references: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Score translations of pairs by `translation_scores`; several directions each, as `bleu_en-de`, and their mean.
+    """Score translations with `translation_scores`; with several directions, each (`bleu_en-de`) and their mean.
 
-    By default BLEU's tokenizer is that of each target language, and references are the targets of the pairs.
+    By default, BLEU's tokenizer suits each target language, and references are the targets of the pairs.
     """
     references = pairs["target"][:] if references is None else references
     found = {
@@ -113,7 +113,7 @@ def scores_by_direction(
     scores: dict[str, Any] = {}
     for name, value in first.items():
         column: list[Any] = [each[name] for each in found.values()]
-        # Of languages that are split in other ways, signatures differ.
+        # Signatures differ between languages with different tokenizers.
         scores[name] = " and ".join(dict.fromkeys(column)) if isinstance(value, str) else mean(column)
     for direction, own in found.items():
         scores |= {f"{name}_{'-'.join(map(str, direction))}": value for name, value in own.items()}
@@ -128,15 +128,15 @@ def numbers(scores: Mapping[str, Any]) -> dict[str, float]:
 def training_results(
     trainer: VanillaTransformerTrainer, metrics: dict[str, float], ids: TokenizedSplits
 ) -> dict[str, Any]:
-    """Summarize a finished training over all of its sessions, as `all_results.json` has it.
+    """Summarize a finished run over all of its sessions, for `all_results.json`.
 
-    Its `metrics`, those of `TrainOutput`, cover all sessions too. Steps include skipped ones, tokens a second the time
-    of evaluations; a stream has none.
+    `metrics`, from `TrainOutput`, cover all sessions too. Steps include skipped ones. Tokens per second, absent for a
+    stream, include the time of evaluations.
     """
     state, record, seconds = trainer.state, trainer.run_record, metrics["train_runtime"]
     pairs = {split: count.kept for split, count in ids.counts.items() if count.read}
     if "train" not in pairs and record.train_pairs is not None:
-        # A stream, of which this session had nothing left to read.
+        # This session had nothing left to read from the stream.
         pairs = {"train": record.train_pairs, **pairs}
     results: dict[str, Any] = {
         **{f"{split}_pairs": count for split, count in pairs.items()},
@@ -159,14 +159,14 @@ def training_results(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a trained model is evaluated on, and how.
+    """Evaluation of a trained model.
 
     Attributes:
         text: Sentence pairs.
-        tokenizer: Of the model.
+        tokenizer: The model's tokenizer.
         args: Training arguments: folder, metrics, device.
-        limits: Sources are truncated as in training.
-        trust_remote_code: Whether to run Python code that comes with the model.
+        limits: Length limits of training; sources are truncated to them.
+        trust_remote_code: Whether to run Python code shipped with the model.
     """
 
     text: TextSplits
@@ -190,9 +190,9 @@ class Evaluation:
     def choose_model(self) -> tuple[PreTrainedModel, dict[str, Any]]:
         """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
-        By the metric of the best model or, if that is the loss, by the one that suits the text; other scores decide
-        where it ties. The average wins ties of all, and runs without validation pairs. Returns the better one, and
-        entries of the results on both.
+        The metric of the best model decides or, if that is the loss, BLEU or chrF, whichever suits the text; other
+        scores break ties. The average wins if all scores tie, or without validation pairs. Returns the better model,
+        and result entries on both.
         """
         args, validation = self.args, self.text.validation
         models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
@@ -222,7 +222,7 @@ class Evaluation:
         return models[best], entries | {"chosen_model": best}
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
-        """Set the heads that align words, unless they are known: those that agree most with statistics of the corpus.
+        """Set the heads that best agree with statistical word alignments, unless alignment heads are already set.
 
         Needs validation pairs, training pairs in memory, and a fast tokenizer.
         """
@@ -233,7 +233,7 @@ class Evaluation:
         direction, rows = next(iter(self.text.rows_by_direction(validation).items()))
         tried = validation.select(rows[:ALIGNED_PAIRS])
         self.select_direction(direction)
-        # Too few pairs have no statistics.
+        # Training pairs, because a few pairs alone yield no statistics.
         others = train.select(self.text.rows_by_direction(train).get(direction, rows[:0])[:STATISTICS_PAIRS])
         sources, targets = tried["source"][:], tried["target"][:]
         links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
@@ -251,12 +251,12 @@ class Evaluation:
         return [hypotheses[0].text for hypotheses in found]
 
     def select_direction(self, direction: Direction) -> None:
-        """Make the tokenizer begin sources as the direction needs."""
+        """Set the tokenizer's languages, and so its source prefix, to the direction."""
         if has_tags(self.tokenizer):
             set_languages(self.tokenizer, *direction)
 
     def score_test(self, model: PreTrainedModel) -> tuple[list[str] | None, dict[str, Any], str | None]:
-        """Translate the test pairs, if any; return translations, scores by every metric, and why BLEU says little."""
+        """Translate the test pairs, if any; return translations, scores by every metric, and `bleu_fault`."""
         test, tokenize = self.text.test, self.args.bleu_tokenize
         if test is None:
             return None, {}, None
@@ -266,7 +266,7 @@ class Evaluation:
         return translations, entries, bleu_fault(test["target"][:], tokenize)
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
-        """Translate some pairs of a split, which is named too; the direction of the first one stays selected."""
+        """Return a split and translations of some of its pairs; the direction of the first one stays selected."""
         split, pairs = self.choose_samples()
         if not pairs:
             return split, []
@@ -280,7 +280,7 @@ class Evaluation:
         ]
 
     def choose_samples(self) -> tuple[str, list[dict[str, Any]]]:
-        """Choose pairs within the limits from the test split, else from the validation or the training split."""
+        """Choose pairs within the limits from the test split, or else the validation or training split."""
         source, target = (tightest_limit(limit, SAMPLE_TOKENS) for limit in self.limits[:2])
         limits = self.limits._replace(source=source, target=target)
 
@@ -294,9 +294,9 @@ class Evaluation:
 
 
 def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, Any]], bool]) -> Iterator[dict[str, Any]]:
-    """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, as corpora are often sorted.
+    """Yield the first usable pair of each of `SAMPLE_TRANSLATIONS` stretches, since corpora are often sorted.
 
-    Of a stream, yield all of them.
+    For a stream, yield all usable pairs.
     """
     if not isinstance(pairs, datasets.Dataset):
         yield from filter(is_usable, pairs)

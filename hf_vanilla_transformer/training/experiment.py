@@ -30,7 +30,7 @@ def train_translation(
         model_args: Model and tokenizer.
         data_args: Parallel text.
         args: Training. `resume_from_checkpoint="last"` resumes from the newest checkpoint of the folder, with its
-            model and tokenizer; see `resuming` for what may have changed.
+            model and tokenizer; see `resuming` for what may change.
         card_template: Jinja template of the model card; None writes no card.
 
     Returns:

@@ -14,11 +14,11 @@ from ..model.positions_vanilla_transformer import first_true_index
 
 
 class AlignmentHead:
-    """Keeps what a head of encoder-decoder attention computes its weights from, whatever computes attention."""
+    """Records queries and keys of a head of encoder-decoder attention, with any attention implementation."""
 
     def __init__(self, attention: Any, head: int):
         self.attention, self.head = attention, head
-        self._kept: dict[str, Tensor] = {}
+        self._recorded: dict[str, Tensor] = {}
         self._hooks: list[Any] = []
 
     @classmethod
@@ -40,22 +40,22 @@ class AlignmentHead:
         return cls(attention, head)
 
     def attach(self) -> None:
-        """Keep queries and keys of each forward pass from now on."""
+        """Start recording queries and keys of each forward pass."""
         if not self._hooks:
             watched = {"queries": self.attention.q_proj, "keys": self.attention.k_proj}
-            self._hooks = [layer.register_forward_hook(self._keep(name)) for name, layer in watched.items()]
+            self._hooks = [layer.register_forward_hook(self._recorder(name)) for name, layer in watched.items()]
 
     def detach(self) -> None:
-        """Keep nothing more: hooks slow down decoding, and no model with them can be pickled."""
+        """Stop recording: hooks slow down decoding and prevent pickling."""
         while self._hooks:
             self._hooks.pop().remove()
-        self._kept.clear()
+        self._recorded.clear()
 
-    def _keep(self, name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            self._kept[name] = output.unflatten(-1, (-1, self.attention.head_dim))[:, :, self.head]
+    def _recorder(self, name: str) -> Callable[..., None]:
+        def record(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._recorded[name] = output.unflatten(-1, (-1, self.attention.head_dim))[:, :, self.head]
 
-        return keep
+        return record
 
     def loss(self, batch: Mapping[str, Any], num_items_in_batch: int | Tensor | None = None) -> Tensor:
         """Return the mean loss of the `alignments` of a batch that the model has just run on."""
@@ -64,11 +64,11 @@ class AlignmentHead:
         return mean_over_labels(summed, batch["labels"], num_items_in_batch)
 
     def weights(self, attention_mask: Tensor | None, labels: Tensor) -> Tensor:
-        """Return the last weights (B, T, S) without dropout, float32, and forget them.
+        """Return the last pass's weights (B, T, S) without dropout, in float32, and discard its record.
 
-        The mask (B, S) is 1 at source tokens. Padding before labels (B, T), which the model moves, is back in place.
+        The mask (B, S) is 1 at source tokens. Left padding of labels (B, T), which the model moves right, is restored.
         """
-        queries, keys = self._kept.pop("queries"), self._kept.pop("keys")
+        queries, keys = self._recorded.pop("queries"), self._recorded.pop("keys")
         scores = torch.matmul(queries, keys.transpose(1, 2)).float() * self.attention.scaling
         if attention_mask is not None:
             scores = scores.masked_fill(attention_mask.eq(0)[:, None], torch.finfo(scores.dtype).min)
@@ -80,12 +80,12 @@ class AlignmentHead:
 def summed_alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Sum the cross-entropy of float32 attention weights (B, T, S) against alignments. Garg et al. 2019, eq. 4.
 
-    Alignments (B, T, S) have the probabilities that a target token should attend with, or zeros to leave it alone.
+    Alignments (B, T, S) are the attention distributions that target tokens should have, or zeros for no constraint.
     """
     if weights.shape != alignments.shape:
         raise ValueError(
-            f"`alignments` have shape {tuple(alignments.shape)}, but the targets attend to the sources by "
+            f"`alignments` have shape {tuple(alignments.shape)}, but the attention weights have "
             f"{tuple(weights.shape)}; pass (B, T, S)."
         )
-    # Finite, however small a weight is.
+    # Clamped so that the logarithm is finite.
     return -(alignments.to(weights) * weights.clamp(min=torch.finfo(weights.dtype).tiny).log()).sum()

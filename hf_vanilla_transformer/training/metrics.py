@@ -1,4 +1,4 @@
-"""Translation scores by sacreBLEU, which needs no network, and tests of the difference between systems."""
+"""Translation scores by sacreBLEU, without network access, and significance tests between systems."""
 
 import os
 import re
@@ -44,14 +44,14 @@ FAST_METRICS = ("bleu", "chrf")
 
 DEFAULT_TOKENIZER = "13a"
 
-# As sacreBLEU chooses by target language, by ISO 639-1 and 639-3.
+# sacreBLEU's choices by target language, as ISO 639-1 and 639-3 codes.
 LANGUAGE_TOKENIZERS = {
     **dict.fromkeys(("zh", "zho", "cmn", "yue"), "zh"),
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
 
-# Those that take what stands between spaces, but for punctuation, as one token.
+# Tokenizers that split only at spaces and punctuation.
 SPACE_TOKENIZERS = (DEFAULT_TOKENIZER, "intl", "none")
 
 SEED_VARIABLE = "SACREBLEU_SEED"
@@ -68,20 +68,20 @@ def translation_scores(
 
     Args:
         predictions: N translations.
-        references: N references, or N lists of one or more, not necessarily equally many.
-        lowercase: Ignore case, which TER and `lowercase_bleu` always do.
-        tokenize: BLEU's tokenizer, one of `sacrebleu`'s: "13a" (that of mteval, and the default), "intl", "zh",
-            "char", "none" (for text that is tokenized), ...
-        metrics: Some of `METRIC_NAMES`.
+        references: N references, or N non-empty lists of references, which may differ in length.
+        lowercase: Ignore case, as TER and `lowercase_bleu` always do.
+        tokenize: sacreBLEU tokenizer for BLEU: "13a" (mteval's, the default), "intl", "zh", "char", "none" (for
+            tokenized text), ...
+        metrics: Keys of `METRIC_NAMES`.
 
     Returns:
-        Each metric by its key, 0..100 (TER can be more, and less of it is better); its `sacrebleu` signature, as
-        `bleu_signature`; and `exact_match`, the percentage of predictions that equal one of their references but for
-        white space at both ends.
+        Each metric by its key, 0..100 (TER can exceed 100; lower is better); its sacreBLEU signature, such as
+        `bleu_signature`; and `exact_match`, the percentage of predictions that equal one of their references, apart
+        from leading and trailing white space.
 
     Raises:
-        ValueError: The two differ in length, are empty, or hold anything but strings (the message gives the row,
-            counted from 0), or `tokenize` is unknown or cannot be used here.
+        ValueError: Predictions and references differ in length, are empty or contain non-strings (the message gives
+            the row, counted from 0), or `tokenize` is unknown or cannot be used here.
     """
     rows = _check_translations(predictions, references)
     scores: Scores = {}
@@ -103,22 +103,22 @@ def compare_translations(
     """Score several systems by every metric, and test whether each differs from the first.
 
     Args:
-        systems: The N translations of each system by its name, the baseline first.
+        systems: N translations of each system, by its name, the baseline first.
         references: As for `translation_scores`.
-        test: "bootstrap", paired bootstrap resampling, or "randomization", approximate randomization.
-        num_samples: Resamples of the bootstrap (default: 1000), or trials of the randomization (default: 10,000).
-        seed: Seed of their random numbers (default: that of the environment variable SACREBLEU_SEED, or 12345).
+        test: "bootstrap" (paired bootstrap resampling) or "randomization" (approximate randomization).
+        num_samples: Bootstrap resamples (default: 1000) or randomization trials (default: 10,000).
+        seed: Random seed (default: the environment variable SACREBLEU_SEED, or 12345).
         lowercase: As for `translation_scores`.
         tokenize: As for `translation_scores`.
 
     Returns:
-        For each system its `translation_scores`; for each metric also the 95 % confidence interval of a bootstrap,
-        `bleu_mean` plus or minus `bleu_ci`, and, but for the baseline, `bleu_p_value`: the probability of a difference
-        as large if both were equally good.
+        For each system its `translation_scores`; for each metric also its bootstrapped 95 % confidence interval,
+        `bleu_mean` plus or minus `bleu_ci`, and, except for the baseline, `bleu_p_value`: the probability of a
+        difference at least as large if both systems were equally good.
 
     Raises:
-        ValueError: As by `translation_scores`, or there are fewer than two systems, or the test, the number of
-            samples or the seed is impossible.
+        ValueError: As for `translation_scores`; or there are fewer than two systems, or `test`, `num_samples` or
+            `seed` is invalid.
     """
     if len(systems) < 2:
         raise ValueError("`significance` compares systems; give the `predictions` of two or more")
@@ -135,7 +135,7 @@ def compare_translations(
                 scores |= {key: result.score, f"{key}_signature": signature}
                 scores |= {f"{key}_mean": float(result.mean), f"{key}_ci": float(result.ci)}
                 if result.p_value is not None:
-                    # sacreBLEU counts only larger differences, and so finds equal translations to differ.
+                    # sacreBLEU counts only larger differences, so equal translations would seem to differ.
                     scores[f"{key}_p_value"] = 1.0 if result.score == results[0].score else result.p_value
     for name, scores in compared.items():
         scores["exact_match"] = _exact_matches(systems[name], rows, lowercase)
@@ -143,13 +143,13 @@ def compare_translations(
 
 
 def _check_sampling(num_samples: int | None, seed: int | None) -> None:
-    # sacreBLEU takes 0 for its default, or for no seed at all.
+    # sacreBLEU takes 0 samples as its default number, and seed 0 as no seed.
     check_range(POSITIVE, num_samples=num_samples, seed=seed)
-    given = os.environ.get(SEED_VARIABLE, "none").strip()
-    # sacreBLEU's word for a seed that changes with each run is "none".
-    if seed is None and given.lower() != "none" and not (given.isdecimal() and int(given) >= 1):
+    variable = os.environ.get(SEED_VARIABLE, "none").strip()
+    # sacreBLEU takes "none" to mean a different seed in each run.
+    if seed is None and variable.lower() != "none" and not (variable.isdecimal() and int(variable) >= 1):
         raise ValueError(
-            f"the environment variable {SEED_VARIABLE} is {given!r}; make it a whole number of at least 1, or unset it"
+            f"the environment variable {SEED_VARIABLE} is {variable!r}; set it to a positive integer, or unset it"
         )
 
 
@@ -158,9 +158,9 @@ def _paired_test(
 ) -> tuple[str, list[Any]]:
     """Return the signature and a `sacrebleu.significance.Result` for each system.
 
-    Of one metric at a time: sacreBLEU tells metrics apart by a name that cased and lower-cased BLEU share.
+    Takes one metric at a time, because cased and lower-cased BLEU have the same name in sacreBLEU.
     """
-    # The bootstrap has its confidence interval in any case.
+    # The bootstrap computes its confidence interval anyway.
     kind, confidence = ("bs", -1) if test == "bootstrap" else ("ar", 0)
     signatures, table = PairedTest([*systems.items()], {"": metric}, None, kind, num_samples or 0, confidence)()
     ((name, signature),) = signatures.items()
@@ -168,7 +168,7 @@ def _paired_test(
 
 
 def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
-    """Raise a ValueError if a tokenizer of BLEU, which an argument names, is unknown or cannot be loaded here."""
+    """Raise a ValueError that names the argument if a BLEU tokenizer is unknown or cannot be loaded here."""
     if tokenize not in BLEU.TOKENIZERS:
         raise ValueError(f"`{argument}` {tokenize} is unknown; use one of {', '.join(BLEU.TOKENIZERS)}")
     # Some need a package, others a download.
@@ -180,12 +180,12 @@ def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
 
 
 def language_tokenizer(language: str | None) -> str:
-    """BLEU's tokenizer for a target language, such as "zh", "zh-CN" or "zho_Hans"; the default one if it is None."""
+    """BLEU tokenizer for a target language, such as "zh", "zh-CN" or "zho_Hans"; the default one for None."""
     return LANGUAGE_TOKENIZERS.get(re.split("[-_]", language or "")[0].lower(), DEFAULT_TOKENIZER)
 
 
 def usable_tokenizer(language: str | None) -> str:
-    """`language_tokenizer`, or "char", with a warning, where that is not installed."""
+    """`language_tokenizer`, or "char", with a warning, if that one cannot be used."""
     found = language_tokenizer(language)
     try:
         check_tokenizer(found, "bleu_tokenize")
@@ -196,7 +196,7 @@ def usable_tokenizer(language: str | None) -> str:
 
 
 def bleu_fault(references: References, tokenize: str | None = None) -> str | None:
-    """Why BLEU cannot tell translations of a corpus apart; None if it can. Arguments as for `translation_scores`."""
+    """Why BLEU says little about a corpus; None if it is informative. Arguments as for `translation_scores`."""
     tokenize = tokenize or DEFAULT_TOKENIZER
     split = BLEU(tokenize=tokenize).tokenizer
     rows = [[row] if isinstance(row, str) else row for row in references]
@@ -212,26 +212,26 @@ def bleu_fault(references: References, tokenize: str | None = None) -> str | Non
 def _prepare(
     names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str | None
 ) -> dict[str, Metric]:
-    """Return metrics that hold the references."""
+    """Return metrics with the references preprocessed."""
     tokenize = tokenize or DEFAULT_TOKENIZER
     check_tokenizer(tokenize)
     classes: dict[str, Callable[..., Metric]] = {
-        # `force` keeps sacreBLEU from warning of tokenized text: where it is meant to be, and a second time.
+        # `force` suppresses sacreBLEU's warning about tokenized text, where that is intended or would be repeated.
         "bleu": partial(BLEU, lowercase=lowercase, tokenize=tokenize, force=tokenize == "none"),
         "lowercase_bleu": partial(BLEU, lowercase=True, tokenize=tokenize, force=True),
         "chrf": partial(CHRF, lowercase=lowercase),
         "chrfpp": partial(CHRF, lowercase=lowercase, word_order=2),
-        # Ignores case, as it does by default.
+        # Ignores case by default.
         "ter": TER,
     }
-    # Column by column, with None where a row has fewer.
+    # By column, with None where a row has fewer references.
     columns = list(zip_longest(*rows))
     return {name: classes[name](references=columns) for name in names}
 
 
 @contextmanager
 def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
-    """Seed sacreBLEU, which reads the environment only."""
+    """Seed sacreBLEU, which reads its seed only from the environment."""
     if seed is None:
         yield
         return
@@ -255,16 +255,16 @@ def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lo
 
 
 def _check_translations(predictions: Sequence[str], references: References) -> list[list[str]]:
-    """Return a list of references for each row; raise a ValueError that names a wrong row."""
+    """Return a list of references for each row; raise a ValueError that names an invalid row."""
     check_counts(predictions, references)
     for row, prediction in enumerate(predictions):
         if not isinstance(prediction, str):
             raise ValueError(f"predictions[{row}] must be a string, not {prediction!r}; decode token ids first")
     rows = []
-    for row, given in enumerate(references):
-        texts = [given] if isinstance(given, str) else given
+    for row, entry in enumerate(references):
+        texts = [entry] if isinstance(entry, str) else entry
         if not isinstance(texts, Sequence) or not len(texts) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"references[{row}] must be a string or a non-empty list of strings, not {given!r}")
+            raise ValueError(f"references[{row}] must be a string or a non-empty list of strings, not {entry!r}")
         rows.append(list(texts))
     return rows
 
@@ -276,7 +276,7 @@ def check_counts(predictions: Sequence[Any], references: Sequence[Any]) -> None:
             raise ValueError(f"`{name}` must be a list with one entry for each example, not {column!r}")
     if len(predictions) != len(references):
         raise ValueError(
-            f"{len(predictions)} predictions but {len(references)} references; give one reference entry for each"
+            f"{len(predictions)} predictions but {len(references)} references; give one entry for each prediction"
         )
     if len(predictions) == 0:
         raise ValueError("`predictions` and `references` are empty; give at least one example")

@@ -30,7 +30,10 @@ class TestScores:
         ("#!/bin/sh\n", "FileNotFoundError"),
         ('#!/bin/sh\nfor last; do :; done\necho "{}" > "$last"\n', "KeyError"),
         ('#!/bin/sh\nfor last; do :; done\necho "{" > "$last"\n', "JSONDecodeError"),
-        ('#!/bin/sh\nfor last; do :; done\nprintf \'{"%s": [], "%s": []}\' $4 $5 > $last\n', "0 scores of 2 segments"),
+        (
+            '#!/bin/sh\nfor last; do :; done\nprintf \'{"%s": [], "%s": []}\' $4 $5 > $last\n',
+            "0 scores for 2 segments",
+        ),
         ("#!/no/interpreter\n", "FileNotFoundError"),
     ],
 )
@@ -38,5 +41,5 @@ def test_a_broken_program(monkeypatch, tmp_path, program, reason):
     (tmp_path / "comet-score").write_text(program)
     (tmp_path / "comet-score").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(ValueError, match=f"`comet`: comet-score gave no scores .*{reason}.*; install it anew: uv"):
+    with pytest.raises(ValueError, match=f"`comet`: comet-score gave no scores .*{reason}.*; reinstall it: uv"):
         comet_scores(SYSTEMS, ["x", "y"], [["a"], ["b"]], MODEL)

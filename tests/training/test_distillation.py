@@ -122,8 +122,8 @@ def test_a_run_that_ended_before_the_comparison_goes_on(teacher, finished, files
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"streaming": True, "max_steps": 2}, "`streaming`: the teacher translates pairs that are in memory"),
-        ({"corpora": "x.yaml"}, "x.yaml: the pairs are the training pairs and those of the teacher; leave other ones"),
+        ({"streaming": True, "max_steps": 2}, "`streaming`: the teacher needs the training pairs in memory"),
+        ({"corpora": "x.yaml"}, "x.yaml: distillation uses only the training pairs and the teacher's; leave other"),
         ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_student_is_smaller_than_a_small_teacher(files, tmp_path, monkeypatch,
     student = student_for(teacher, given, files, tmp_path, monkeypatch)
     assert untrained(student).num_parameters() < teacher.num_parameters()
     assert parse_overrides(student.config_overrides).items() >= {"d_model": 128, **parse_overrides(options)}.items()
-    assert "student      of width 128, as one of 256 would be larger than its teacher\n" in capsys.readouterr().out
+    assert "student      width 128: with 256, it would be larger than its teacher\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_student_is_smaller_than_a_small_teacher(files, tmp_path, monkeypatch,
 def test_a_student_that_is_left_as_it_is(files, tmp_path, monkeypatch, capsys, teacher, student):
     given = student_for(untrained(arguments(tmp_path, teacher)[0]), student, files, tmp_path, monkeypatch)
     assert (given.preset, given.config_overrides) == (student["preset"], student.get("config_overrides"))
-    assert "of width" not in capsys.readouterr().out
+    assert "student      width" not in capsys.readouterr().out
 
 
 def test_several_small_teachers_have_a_wide_student(files, tmp_path, monkeypatch):

@@ -376,5 +376,5 @@ def test_impossible_heads(head):
 def test_alignments_of_another_shape():
     batch = aligned_batch()
     batch["alignments"] = batch["alignments"][:, :, 1:]
-    with pytest.raises(ValueError, match=r"`alignments` have shape \(4, 7, 7\).*by \(4, 7, 8\); pass \(B, T, S\)"):
+    with pytest.raises(ValueError, match=r"`alignments` have shape \(4, 7, 7\).*have \(4, 7, 8\); pass \(B, T, S\)"):
         guided_loss(guided_model(), batch, 0.5)

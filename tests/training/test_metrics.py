@@ -153,7 +153,7 @@ class TestComparing:
         for value in ("abc", "0", ""):
             monkeypatch.setenv("SACREBLEU_SEED", value)
             compare_translations(systems, ["x"], num_samples=5, seed=1)
-            with pytest.raises(ValueError, match=f"variable SACREBLEU_SEED is '{value}'; make it a whole number of"):
+            with pytest.raises(ValueError, match=f"variable SACREBLEU_SEED is '{value}'; set it to a positive"):
                 compare_translations(systems, ["x"], num_samples=5)
 
     @pytest.mark.parametrize(
