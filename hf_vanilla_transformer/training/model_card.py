@@ -29,16 +29,16 @@ from .synthetic import CORPORA_FILE
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
-# Where the Hub looks for results that it shows on the pages of the model and of the dataset.
+# Where the Hub looks for results to show on model and dataset pages.
 EVAL_RESULTS = ".eval_results"
 
-# Characters that the name of a dataset on the Hub may not have.
+# Characters that a dataset name on the Hub may not contain.
 NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
-# A language as the Hub knows it: ISO 639, optionally with a region or a script.
+# A language code as on the Hub: ISO 639, optionally with a region or a script.
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 
-# Identifiers that the Hub has for the metrics of a run.
+# The Hub's identifiers of the metrics.
 METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
 
 # Extensions beyond the paper; off unless set.
@@ -52,7 +52,7 @@ HYPERPARAMETERS = (
 )  # fmt: skip  # a table by topic, not a column
 
 
-# What sections that are added to a card stand before.
+# Sections are added before this heading.
 TRAINING_HEADING = "## Training\n"
 
 
@@ -60,7 +60,7 @@ def check_template(template: str | Path) -> None:
     try:
         Environment().parse(Path(template).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, TemplateSyntaxError) as error:
-        raise ValueError(f"{template}: not a readable template of the model card ({error}); correct it") from error
+        raise ValueError(f"{template}: not a readable model card template ({error}); fix it") from error
 
 
 def write_model_card(
@@ -69,7 +69,7 @@ def write_model_card(
     args: VanillaTransformerTrainingArguments,
     template: str | Path = TEMPLATE,
 ) -> Path:
-    """Write the model card, `README.md`, into `args.output_dir` by a Jinja template, and return its path."""
+    """Write the model card, `README.md`, into `args.output_dir` from a Jinja template, and return its path."""
     name = Path(args.output_dir).resolve().name
     directions = results.entries["directions"]
     codes = [language for language in dict.fromkeys(chain(*directions)) if LANGUAGE_CODE.fullmatch(language)]
@@ -99,7 +99,7 @@ def write_model_card(
         languages=results.entries.get("sample_languages"),
         tested=scored_directions(results.entries),
         samples=[sample.lines() for sample in samples],
-        # A JSON string is a Python string, whatever quotes and backslashes it holds.
+        # A JSON string is a Python string, whatever quotes and backslashes it contains.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
         metric_names=METRIC_NAMES,
@@ -115,18 +115,19 @@ def write_model_card(
 
 
 def scored_directions(entries: Mapping[str, Any]) -> list[str]:
-    """Return the directions that results have test scores of, besides their mean, as "en-de"."""
+    """Return the directions with test scores of their own, such as "en-de"; none if there is only one."""
     prefix = "test_exact_match_"
     return [name.removeprefix(prefix) for name in entries if name.startswith(prefix)]
 
 
 def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Add to a card how far the scores of runs that differ in their seed only are apart; replaces an earlier table.
+    """Add a table of mean, lowest and highest scores over several seeds to a card, replacing an earlier one.
 
-    Runs are their entries of `all_results.json`; scores that not all have are left out.
+    `runs` differ only in their seed and are given as contents of `all_results.json`; scores missing from any of them
+    are left out.
 
     Raises:
-        ValueError: The card has no section on the training.
+        ValueError: The card has no section `## Training`.
     """
     table = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
     for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
@@ -137,7 +138,7 @@ def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def add_section(card: str | Path, title: str, content: str) -> None:
-    """Add a section to a card, before the one on the training; replaces an earlier one of this title."""
+    """Add a section to a card, before `## Training`, replacing an earlier one with this title."""
     heading = f"## {title}\n\n"
     text = re.sub(f"^{re.escape(heading)}.*?(?=^## )", "", read_card(card), flags=re.DOTALL | re.MULTILINE)
     before, training, after = text.partition(TRAINING_HEADING)
@@ -146,7 +147,7 @@ def add_section(card: str | Path, title: str, content: str) -> None:
 
 
 def read_card(card: str | Path) -> str:
-    """Read a card that sections can be added to; raises ValueError without a section on the training."""
+    """Read a card to add sections to; raises ValueError if it is unreadable or has no section `## Training`."""
     try:
         text = Path(card).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -159,9 +160,9 @@ def read_card(card: str | Path) -> str:
 
 
 def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
-    """Write the scores on the test pairs of a dataset on the Hub as the Hub reads them beside a model.
+    """Write the test scores in the format in which the Hub reads a model's results on one of its datasets.
 
-    Returns the file; None without test pairs, or if they are of no dataset on the Hub.
+    Returns the file; None without test pairs, or if they are not from a dataset on the Hub.
     """
     dataset = _test_dataset(data_args)
     if results.translations is None or not dataset:
@@ -177,7 +178,7 @@ def write_eval_results(results: Results, data_args: DataArguments, folder: str |
 
 
 def _test_dataset(data_args: DataArguments) -> str | None:
-    """`DataArguments.test_dataset`, unless a list has test pairs, too."""
+    """`DataArguments.test_dataset`, unless a list of corpora has test pairs too."""
     if data_args.corpora and data_args.test_dataset:
         listed = any(corpus.where for corpus in corpora_of(data_args).entries.get("test", ()))
         return data_args.test_dataset_name if listed else data_args.test_dataset
@@ -219,7 +220,7 @@ def command_line(secret: str | None = None) -> str:
 
 
 def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | None) -> dict[str, Any]:
-    """Hyperparameters that had an effect, formatted; of a file of alignments only its name."""
+    """Return the hyperparameters that had an effect, formatted; a file of alignments is shown by name only."""
     unused = {
         "per_device_train_batch_size" if args.max_tokens else "max_tokens",
         "num_train_epochs" if args.max_steps > 0 else "max_steps",

@@ -7,15 +7,15 @@ from typing import Any, cast
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-# In a checkpoint, the weights that training resumes with; those of the model are the average.
+# File of a checkpoint with the weights that training resumes from; its model has the average.
 TRAINED_WEIGHTS = "trained_weights.safetensors"
 
-# After n steps the decay is at most (1 + n) / (WARM_UP + n), so that the first weights, random ones, are forgotten.
+# After n steps, the decay is at most (1 + n) / (WARM_UP + n), so that random initial weights are forgotten.
 WARM_UP = 10
 
 
 class MovingAverage:
-    """Exponential moving average of parameters, in float32, which starts with their values."""
+    """Exponential moving average of parameters, in float32, initialized with their values."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float) -> None:
         self.decay = decay
@@ -24,7 +24,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Average the parameters in, after a step; steps are counted from 0."""
+        """Update the averages after a step, counted from 0."""
         decay = min(self.decay, (1 + step) / (WARM_UP + step))
         values: Any = [each.detach().float() for each in self.parameters]
         get_ema_multi_avg_fn(decay)(cast(Any, self.averages), values, step)

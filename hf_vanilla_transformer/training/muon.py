@@ -10,9 +10,9 @@ from .arguments import VanillaTransformerTrainingArguments, bf16_is_fast
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon` that multiplies in float32 where that is faster than bfloat16, its only precision.
+    """`torch.optim.Muon`, but multiplying in float32 where that is faster than bfloat16, its only precision.
 
-    Always with Nesterov momentum and updates of the size of Adam's. State and arguments are those of
+    Always uses Nesterov momentum and scales updates to the size of Adam's. State and arguments are those of
     `torch.optim.Muon`.
     """
 
@@ -39,7 +39,7 @@ class Muon(torch.optim.Muon):
                 torch._foreach_copy_([*matrices, *means], [*unstacked(matrix, matrices), *unstacked(mean, means)])
 
     def _update(self, matrix: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]) -> None:
-        """Change a matrix (M, N), or a stack (K, M, N), and the mean of its gradients in place."""
+        """Update a matrix (M, N), or a stack (K, M, N), and the running mean of its gradients in place."""
         momentum = group["momentum"]
         mean.lerp_(gradient, 1 - momentum)
         update = gradient.lerp(mean, momentum).to(self.precision)
@@ -50,10 +50,10 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Bring the singular values of a matrix (M, N), or a stack (K, M, N), near 1, by Newton-Schulz iterations.
+    """Bring the singular values of a matrix (M, N), or a stack (K, M, N), near 1 with Newton-Schulz iterations.
 
-    The coefficients are those of x, x^3 and x^5 in the polynomial that maps them; `eps` is the least Frobenius norm to
-    divide by.
+    The coefficients are those of x, x^3 and x^5 in the polynomial that maps the values; `eps` is the minimum Frobenius
+    norm to divide by.
     """
     a, b, c = coefficients
     addmm = torch.addmm if matrix.dim() == 2 else torch.baddbmm
@@ -67,14 +67,14 @@ def orthogonalized(matrix: Tensor, coefficients: tuple[float, float, float], ste
 
 
 def stackable(matrices: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Group matrices to update at once: those of one shape or its transpose, or each alone on a CPU.
+    """Group matrices to update together: those of the same shape or its transpose; on a CPU, each alone.
 
     A step thus takes a few dozen launches for any number of layers. Stacks need no limit: they are smaller than the
     activations, which are freed by then.
     """
     groups: dict[Any, list[Tensor]] = {}
     for each in matrices:
-        # Sharded ones are of another class.
+        # Sharded matrices are of another class.
         is_stacked = launches_cost(each.device) and type(each) in (Tensor, nn.Parameter)
         key = (each.device, each.dtype, *sorted(each.shape)) if is_stacked else id(each)
         groups.setdefault(key, []).append(each)
@@ -82,7 +82,7 @@ def stackable(matrices: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 
 
 def launches_cost(device: torch.device) -> bool:
-    """Whether an op on a stack takes less time than one on each matrix."""
+    """Whether one op on a stack takes less time than one op per matrix."""
     return device.type != "cpu"
 
 
@@ -113,7 +113,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         super().__init__([*self.muon.param_groups, *self.adam.param_groups], {"lr": lr})
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as theirs
-        """Step with both; `closure` computes the loss anew."""
+        """Step both optimizers; `closure` recomputes the loss."""
         loss = self.adam.step(closure)
         self.muon.step()
         return loss
@@ -124,7 +124,7 @@ class MuonWithAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.muon.load_state_dict(state_dict["muon"])
         self.adam.load_state_dict(state_dict["adam"])
-        # The same objects: a scheduler sets learning rates here.
+        # Share the groups with both optimizers, because a scheduler sets learning rates here.
         self.param_groups = [*self.muon.param_groups, *self.adam.param_groups]
 
 
@@ -150,7 +150,7 @@ def muon_with_adam(
 
 
 def layer_matrices(model: nn.Module) -> set[str]:
-    """Names of the trained matrices in the layers: all but those of embeddings and of the output."""
+    """Names of the trained matrices in the layers: all except embeddings and the output projection."""
     head = cast(Any, model).get_output_embeddings()
     tables = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is head]
     excluded = {id(parameter) for table in tables for parameter in table.parameters()}

@@ -1,4 +1,4 @@
-"""Public test sets by sacreBLEU's names, which it downloads once and keeps."""
+"""Public test sets by sacreBLEU's names, downloaded once and cached by sacreBLEU."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -20,24 +20,24 @@ except ImportError as error:
 
 
 class PublicSet(NamedTuple):
-    """Source sentences, and the references of each."""
+    """Source sentences and the references of each."""
 
     sources: list[str]
     references: list[list[str]]
 
 
 def read_public_sets(names: Sequence[str], langpair: str) -> PublicSet:
-    """Read test sets of names such as "wmt14/full" for languages such as "en-de", one after another.
+    """Read and concatenate test sets, such as "wmt14/full", for a language pair, such as "en-de".
 
-    Those that are not in sacreBLEU's folder yet are downloaded.
+    Sets that are not yet in sacreBLEU's folder are downloaded.
 
     Raises:
-        ValueError: A set or its pair of languages is unknown, or the set can be neither read nor downloaded.
+        ValueError: A set or its language pair is unknown, or the set can be neither read nor downloaded.
     """
     for name in names:
         if name not in DATASETS:
             advice = did_you_mean(name, DATASETS) or "; `sacrebleu --list` lists them"
-            raise ValueError(f"`sets` {name} is no test set of sacreBLEU{advice}")
+            raise ValueError(f"`sets` {name} is not a test set of sacreBLEU{advice}")
         if langpair not in (pairs := DATASETS[name].langpairs):
             raise ValueError(f"`langpair` {langpair} is not in {name}, which has {', '.join(pairs)}")
     public = PublicSet([], [])
@@ -53,7 +53,7 @@ def read_public_sets(names: Sequence[str], langpair: str) -> PublicSet:
 
 @contextmanager
 def _one_line_errors(name: str) -> Iterator[None]:
-    """Turn whatever fails into a ValueError of one line; sacreBLEU logs some faults and ends the program."""
+    """Turn any failure into a one-line ValueError; sacreBLEU logs some errors and ends the program."""
     folder, logger = Path(utils.SACREBLEU_DIR, name), logging.getLogger("sacrebleu")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -63,7 +63,7 @@ def _one_line_errors(name: str) -> Iterator[None]:
         raise
     except URLError as error:
         raise ValueError(
-            f"test set {name} is not in {folder} and {not_downloaded(error)}, or name files of your own by "
+            f"test set {name} is not in {folder} and {not_downloaded(error)}, or give files of your own as "
             "`references`"
         ) from error
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""R-Drop: two passes with different dropout that must agree (Wu et al. 2021).
+"""R-Drop: two passes with different dropout are trained to agree (Wu et al. 2021).
 
 Shapes: B batch, T target length, V target vocabulary.
 """
@@ -9,9 +9,9 @@ from ..model.loss_vanilla_transformer import IGNORE_INDEX, at_labels, mean_over_
 
 
 def mean_divergence(logits: Tensor, labels: Tensor, num_items_in_batch: int | Tensor | None = None) -> Tensor:
-    """Mean divergence in nats a label of two passes (2 B, T, V), (KL(p || q) + KL(q || p)) / 2. Wu et al. 2021, eq. 2.
+    """Mean divergence of two passes (2 B, T, V) in nats per label, (KL(p||q) + KL(q||p)) / 2. Wu et al. 2021, eq. 2.
 
-    Labels (B, T) are those of one pass; the sum is divided by their number, or by that given.
+    Labels (B, T) are those of one pass; the sum is divided by their number, or by `num_items_in_batch` if given.
     """
     present = labels.ne(IGNORE_INDEX)
     first, second = (at_labels(half, present).float().log_softmax(-1) for half in logits.chunk(2))

@@ -1,4 +1,4 @@
-"""What a run reports: summaries on the screen, results, pictures and the model card in its folder."""
+"""Reports of a run: summaries on the screen; results, pictures and the model card in its folder."""
 
 import json
 from collections.abc import Iterator
@@ -36,10 +36,10 @@ logger = logging.get_logger(__name__)
 # Fraction of a short run to spend on warm-up.
 GOOD_WARMUP = 0.25
 
-# Metrics that choose a model, by key.
+# Display names of the metrics that can select a model, by key.
 CHOOSING_METRICS = {**METRIC_NAMES, "exact_match": "exact match", "loss": "loss"}
 
-# Characters of a sentence in the summary.
+# Maximum characters of a sentence in the summary.
 SHOWN_WIDTH = 40
 
 
@@ -66,10 +66,10 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
 
 
 def _data_lines(counts: dict[str, PairCounts], data_args: DataArguments) -> list[str]:
-    """Describe the splits, and show first pairs that may really be headers."""
+    """Describe the splits, and show first pairs that may be headers."""
     lines = [f"{split:<12} {count}" if count.read else f"{split:<12} streamed" for split, count in counts.items()]
     if "validation" not in counts:
-        lines.append("validation   none, so no evaluation while training")
+        lines.append("validation   none, so no evaluation during training")
     texts = [corpus.text for entries in corpora_of(data_args).entries.values() for corpus in entries]
     for name, pair in headerless_tsv_files(texts):
         first = " -> ".join(repr(text[:SHOWN_WIDTH]) for text in pair.values())
@@ -78,14 +78,14 @@ def _data_lines(counts: dict[str, PairCounts], data_args: DataArguments) -> list
 
 
 def _part_lines(experiment: Experiment) -> list[str]:
-    """Say how many pairs of each corpus and direction there are, and in an epoch."""
+    """List the number of pairs of each corpus and direction, in total and per epoch."""
     text, rows = experiment.text, experiment.trainer.epoch_rows
     if len(text.parts) == 1 or not isinstance(experiment.ids.train, datasets.Dataset):
         return []
     sizes = np.bincount(part_numbers(experiment.ids.train), minlength=len(text.parts)).tolist()
     numbers = rows.numbers if rows else sizes
     return [
-        f"  {_name_of(part)}: {size} pairs, {number} in an epoch"
+        f"  {_name_of(part)}: {size} pairs, {number} per epoch"
         for part, size, number in zip(text.parts, sizes, numbers, strict=True)
         if size
     ]
@@ -100,7 +100,7 @@ def _oddity_lines(experiment: Experiment) -> list[str]:
     if len(text.parts) > 1 and isinstance(text.train, datasets.Dataset):
         numbers = part_numbers(text.train)
         rows = [(part, np.flatnonzero(numbers == i)) for i, part in enumerate(text.parts) if not part.is_reversed]
-        # Several corpora may be of one direction.
+        # Several corpora may have the same direction.
         corpora = [(f"{_name_of(part)}: ", text.train.select(found)) for part, found in rows if len(found)]
     return [
         f"warning      {name}{'; '.join(map(str, found))} (`vanilla-transformer inspect` shows them)"
@@ -115,7 +115,7 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
     if isinstance(trainer.train_dataset, datasets.Dataset):
         per_epoch = -(-len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps)
         steps = steps if steps > 0 else int(args.num_train_epochs * per_epoch)
-        epochs = f", {per_epoch} an epoch"
+        epochs = f", {per_epoch} per epoch"
     warmup = args.get_warmup_steps(steps)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     lines = [
@@ -130,7 +130,7 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
 
 
 def _metric_lines(experiment: Experiment) -> list[str]:
-    """Say which metric chooses the model, and why, or why it cannot."""
+    """State which metric selects the best model, and why BLEU is unsuitable, if so."""
     args, fault = experiment.trainer.args, experiment.bleu_fault
     if experiment.text.validation is None:
         return []
@@ -150,8 +150,8 @@ def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmu
     rate = cast(float, args.learning_rate)
     better = peak_learning_rate(d_model, shorter) if rate == peak_learning_rate(d_model, warmup) else rate
     return (
-        f"warmup_steps {warmup} is more than half of the {steps} steps, whose highest learning rate is "
-        f"{rate * min(1, steps / warmup):.2g}; with warmup_steps {shorter} it is {better:.2g}"
+        f"warmup_steps {warmup} is more than half of the {steps} steps, so the learning rate peaks at "
+        f"{rate * min(1, steps / warmup):.2g}; with warmup_steps {shorter}, it peaks at {better:.2g}"
     )
 
 
@@ -171,7 +171,7 @@ def end_summary(results: Results, output_dir: str) -> str:
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
     tokens = entries.get("train_tokens_per_second")
-    speed = f", {tokens:.0f} tokens a second" if tokens else ""
+    speed = f", {tokens:.0f} tokens per second" if tokens else ""
     if skipped := entries["skipped_steps"]:
         lines.append(f"skipped      {skipped} of {entries['steps']} steps: loss or gradient not finite")
     lines.append(f"training     {entries['train_runtime'] / 60:.1f} minutes{speed}")
@@ -185,10 +185,10 @@ def end_summary(results: Results, output_dir: str) -> str:
 
 
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
-    """Write model, test translations, results and training log into the run's folder."""
+    """Write model, test translations, results and training log to the run's folder."""
     folder = Path(trainer.args.output_dir)
     save_final(results.model, folder)
-    # Together, so that scores and translations are always of the same model; killed meanwhile, there are no results.
+    # Together, so that scores and translations always belong to the same model; a kill meanwhile leaves no results.
     with atomic_update(folder, last="all_results.json") as partial:
         if results.translations is not None:
             lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.translations)
@@ -225,7 +225,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
 def save_card(
     results: Results, data_args: DataArguments, args: VanillaTransformerTrainingArguments, template: str | Path
 ) -> None:
-    """Write the model card, and the results as the Hub reads them."""
+    """Write the model card, and the results in the Hub's format."""
     with _warn_on_failure("the model card"):
         write_model_card(results, data_args, args, template)
     with _warn_on_failure("the results for the Hub"):
@@ -238,4 +238,4 @@ def _warn_on_failure(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        logger.warning(f"{what} could not be made ({type(error).__name__}: {one_line(error)})")
+        logger.warning(f"{what} could not be written ({type(error).__name__}: {one_line(error)})")

@@ -1,4 +1,4 @@
-"""What a run trains with, recorded in its checkpoints, and which changes a resumed run may make."""
+"""Record of a run's settings, kept in its checkpoints, and the changes that a resumed run may make."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -19,38 +19,38 @@ from ..presets import preset_config
 from .arguments import ModelArguments, parse_overrides
 from .checkpoints import trained_with
 
-# Recorded beside the arguments; fields of the configuration have a prefix.
+# Recorded besides the arguments; fields of the configuration have a prefix.
 TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
     "training text", "validation text", "training data", "corpora and weights", "tokenizer", "processes",
 )  # fmt: skip  # one line says it
 FIELD = "config_overrides "
 
-# Fields of the configuration, without those that say nothing of the weights; those of dropout may change.
+# Fields of the configuration, except those without effect on the weights; only the dropout fields may change.
 OWN_FIELDS = {each.name for each in fields(VanillaTransformerConfig)} & VanillaTransformerConfig.__annotations__.keys()
 OWN_FIELDS -= {"use_cache", "is_encoder_decoder", "init_std"}
 VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
-# Arguments in none of the following sets are neither recorded nor compared: they change no weight, name a folder, or
-# follow from the configuration or the text.
+# Arguments in none of the following sets are neither recorded nor compared: they do not affect the weights, name a
+# folder, or follow from the configuration or the text.
 
-# The model and its vocabulary are those of the checkpoint, whatever else changes.
+# May never change: model and vocabulary come from the checkpoint.
 FIXED = frozenset(
     "model_name_or_path extend_vocab tokenizer_name_or_path tokenizer_algorithm vocab_size min_frequency "
     "separate_vocabularies lowercase normalization".split()
 ) | {TOKENIZER}
 
-# They may change while their product stays.
+# May change if their product stays the same.
 BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumulation_steps", PROCESSES))
 
-# They determine the batches of an epoch and their order.
+# Determine the batches of an epoch and their order.
 ORDER = BATCH.union(
     (TEXT, DATA, PARTS),
     "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples max_source_length "
     "max_target_length on_long max_length_ratio".split(),
 )
 
-# They change training, from the next step on: only with `resume_with_changes`.
+# Affect training from the next step on; may change only with `resume_with_changes`.
 MEANT = ORDER.union(
     (f"{FIELD}{name}" for name in DROPOUTS),
     # Optimizer
@@ -63,7 +63,7 @@ MEANT = ORDER.union(
     "bpe_dropout augment train_sampling_strategy length_column_name dataloader_drop_last".split(),
 )
 
-# They change no weight but for rounding, or only the length of the run; a change is taken over and logged.
+# Affect the weights only by rounding, or only the length of the run; a change is applied and logged.
 FREE = frozenset(
     "attn_implementation packing bf16 fp16 tf32 gradient_checkpointing torch_compile dataloader_num_workers use_cpu "
     "max_steps num_train_epochs per_device_eval_batch_size predict_with_generate generation_num_beams "
@@ -73,23 +73,23 @@ FREE = frozenset(
     "save_only_model final_num_beams final_length_penalty source_lang target_lang".split()
 )
 
-# They make the saved state of the optimizer unusable.
+# Make the saved optimizer state unusable if changed.
 NEW_OPTIMIZER = frozenset("muon optim optim_args optim_target_modules".split())
 
-# They make earlier scores incomparable.
+# Make earlier scores incomparable if changed.
 SCORES = frozenset(
     ("metric_for_best_model", "bleu_tokenize", "generation_num_beams", "generation_max_length", VALIDATION)
 )
 
 Changes = dict[str, tuple[Any, Any]]
-"""Values before and now, by name."""
+"""Old and new values, by name."""
 
 
 # The record
 
 
 def arguments_record(arguments: Any, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the fields of a dataclass that are recorded, all or those with such names."""
+    """Return the recorded fields of a dataclass, all of them or only those named."""
     tracked = {each.name for each in fields(arguments)} & (FIXED | MEANT | FREE)
     found = {name: getattr(arguments, name) for name in sorted(tracked if names is None else tracked & {*names})}
     values = {name: getattr(value, "value", value) for name, value in found.items()}
@@ -109,65 +109,65 @@ def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
 def experiment_record(
     model_args: ModelArguments, data_args: DataArguments, text: Any, checkpoint: str | None
 ) -> dict[str, Any]:
-    """Return what a trainer does not know of an experiment: how its tokenizer was made, and its text."""
-    # A run that is resumed has the model of the checkpoint, so that what is not given says nothing.
+    """Return the part of an experiment's record that its trainer lacks: on model, tokenizer and text."""
+    # A resumed run has the model of the checkpoint, so arguments that were not given have no effect.
     record = {**arguments_record(model_args, model_args.given if checkpoint else None), **arguments_record(data_args)}
     for name in ("model_name_or_path", "tokenizer_name_or_path"):
         if record.get(name):
             record[name] = Path(record[name]).name
     if data_args.links not in (None, AUTO):
-        # The text has its links.
+        # The fingerprint of the text covers the links.
         record["guided_alignment"] = "a file"
     record[TEXT] = data_fingerprint(text.train, TEXT_COLUMNS)
     trained = [part for part in text.parts if part.weight > 0]
     if len(trained) == 1:
-        # Their names change nothing.
+        # With one direction, language names change nothing.
         trained = [trained[0]._replace(source_lang=None, target_lang=None)]
     record[PARTS] = [text.temperature, *map(list, trained)]
     if text.validation is not None:
         record[VALIDATION] = data_fingerprint(text.validation, PAIR_FEATURES)
-    asked = _asked_fields(model_args) if checkpoint else {}
-    return record | {f"{FIELD}{name}": value for name, value in asked.items()}
+    requested = _requested_fields(model_args) if checkpoint else {}
+    return record | {f"{FIELD}{name}": value for name, value in requested.items()}
 
 
-def _asked_fields(model_args: ModelArguments) -> dict[str, Any]:
-    """Return the fields of the configuration that arguments set; those of its vocabulary follow from the tokenizer."""
+def _requested_fields(model_args: ModelArguments) -> dict[str, Any]:
+    """Return the configuration fields that arguments set, except vocabulary sizes, which the tokenizer determines."""
     overrides = parse_overrides(model_args.config_overrides)
     if "preset" not in model_args.given:
         return overrides
     config = preset_config(model_args.preset, **overrides).to_dict()
-    # A field that is derived from others is None.
+    # Fields derived from others are None.
     shape = {name: config[name] for name in OWN_FIELDS - {*VOCABULARY_FIELDS} if config.get(name) is not None}
     return shape | overrides
 
 
-def asked_dropout(model_args: ModelArguments) -> dict[str, Any]:
+def requested_dropout(model_args: ModelArguments) -> dict[str, Any]:
     """Return the dropout that arguments set, the only part of a configuration that may change."""
-    asked = _asked_fields(model_args)
-    return {name: asked[name] for name in DROPOUTS if name in asked}
+    requested = _requested_fields(model_args)
+    return {name: requested[name] for name in DROPOUTS if name in requested}
 
 
 # The comparison
 
 
 def check_changes(checkpoint: str | Path, record: Mapping[str, Any], with_changes: bool = False) -> Changes:
-    """Return what has changed since the record in the checkpoint that a run is resumed from, if there is one.
+    """Return what has changed since the record in the checkpoint to resume from; nothing if it has no record.
 
     Raises:
-        ValueError: A change is impossible, or not meant: `with_changes` was not given.
+        ValueError: A change is impossible, or affects training without `with_changes`.
     """
     before, now = trained_with(checkpoint) or {}, record
     changes = {name: (before[name], now[name]) for name in now if name in before and before[name] != now[name]}
-    where = f"`resume_from_checkpoint` {checkpoint} was trained otherwise"
+    where = f"`resume_from_checkpoint` {checkpoint} was trained differently"
     if fixed := {name for name in changes if name in FIXED or name.startswith(FIELD)} - MEANT:
         raise ValueError(
-            f"{where}: {_listed(changes, fixed)}; its model and vocabulary stay, so leave that out, or train anew in "
-            "another `output_dir`"
+            f"{where}: {_listed(changes, fixed)}; its model and vocabulary cannot change, so leave that out, or train "
+            "from scratch in another `output_dir`"
         )
     meant = changes.keys() & MEANT - (BATCH if _batch_size(before) == _batch_size(now) else set())
     if meant and not with_changes:
         raise ValueError(
-            f"{where}: {_listed(changes, meant)}; repeat its command, or give `resume_with_changes` if that is meant"
+            f"{where}: {_listed(changes, meant)}; repeat its command, or set `resume_with_changes` if this is intended"
         )
     return changes
 
@@ -178,7 +178,7 @@ def _batch_size(record: Mapping[str, Any]) -> int:
 
 
 def _listed(changes: Changes, names: Collection[str]) -> str:
-    """Say both values of each change, for an error."""
+    """List old and new values of the named changes, for an error."""
     return ", ".join(_shown(name, *change) for name, change in changes.items() if name in names)
 
 
@@ -187,7 +187,7 @@ def _shown(name: str, before: Any, now: Any) -> str:
     if name in (TEXT, VALIDATION, DATA):
         one, other = (list(value.values()) for value in (before, now))
         if one[1:3] == other[2:0:-1]:
-            return f"{name} with source and target exchanged"
+            return f"{name} with source and target swapped"
         return f"{name} {_fingerprint(other)} (was {_fingerprint(one)})"
     if name == PARTS:
         return "directions, weights, tags or `sampling_temperature` of the corpora"
@@ -202,11 +202,11 @@ def _fingerprint(value: Sequence[Any]) -> str:
 
 
 def changes_summary(checkpoint: str, changes: Changes) -> str:
-    """Say what has changed, and what follows from it."""
+    """Describe the changes and their consequences."""
     consequences = {
-        "an epoch that has begun goes on in another order": ORDER,
-        "the optimizer begins anew": NEW_OPTIMIZER,
-        "the best checkpoint is chosen anew": SCORES,
+        "the current epoch continues in a different order": ORDER,
+        "the optimizer starts afresh": NEW_OPTIMIZER,
+        "the best checkpoint is chosen among later ones": SCORES,
     }
     parts = [f"resuming {Path(checkpoint).name} with {_listed(changes, changes).replace('`', '')}"]
     return "; ".join([*parts, *(text for text, names in consequences.items() if names & changes.keys())])

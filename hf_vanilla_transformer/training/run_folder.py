@@ -1,4 +1,4 @@
-"""The folder of a run: the checkpoint to resume from, and protection from a second run."""
+"""The folder of a run: the checkpoint to resume from, and a lock against concurrent runs."""
 
 import json
 from collections.abc import Iterator
@@ -17,21 +17,21 @@ from .checkpoints import checkpoint_fault, newest_checkpoint
 
 logger = logging.get_logger(__name__)
 
-# Uploads to the Hub leave out names with this first character.
+# Uploads to the Hub skip names with this first character.
 LOCK_FILE = "_run.lock"
 
-# Seconds to wait for the lock: processes that read data share it, and notice within five that a kill has ended the
-# program.
+# Seconds to wait for the lock: processes that read data share it, and notice within five seconds that the program was
+# killed.
 LOCK_TIMEOUT = 10.0
 
-# What to do about a full disk.
+# Remedy for a full disk.
 ROOM_AND_RESUME = "make room, and continue with `resume_from_checkpoint=last`"
 
 
 def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
     """Return the checkpoint to resume from; None for a new run.
 
-    "last" in a folder without checkpoints is a new run: a scheduler restarts a job by the command that began it.
+    "last" in a folder without checkpoints is a new run, because a scheduler restarts a job with its original command.
 
     Raises:
         ValueError: `output_dir` holds another run or model, or the checkpoint is missing or incomplete.
@@ -58,7 +58,7 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
     if fault := checkpoint_fault(checkpoint):
         raise ValueError(f"`resume_from_checkpoint` {checkpoint}: {fault}; name a complete checkpoint-<step> folder")
     if newest and not Path(newest).samefile(checkpoint):
-        # The newest one would be averaged with those to come, and a next session would resume from it.
+        # The newest one would be averaged with later ones, and the next session would resume from it.
         raise ValueError(
             f"`resume_from_checkpoint` {checkpoint}: `output_dir` {folder} already holds {Path(newest).name}; resume "
             "from last, or choose another `output_dir`"
@@ -70,8 +70,8 @@ def find_checkpoint(args: VanillaTransformerTrainingArguments) -> str | None:
 def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
     """Create the folder of a run if needed, and lock it against other programs.
 
-    The operating system drops the lock when the program ends, however it ends. Of several processes, which share the
-    run, the first one holds it.
+    The operating system releases the lock when the program ends, however it ends. Among the processes of a run, the
+    first one holds it.
     """
     folder = Path(args.output_dir)
     make_folder(folder)
@@ -92,7 +92,7 @@ def run_lock(args: VanillaTransformerTrainingArguments) -> Iterator[None]:
     try:
         yield
     finally:
-        # Windows deletes no open file.
+        # Windows does not delete open files.
         with suppress(OSError):
             (folder / LOCK_FILE).unlink()
         lock.release()
@@ -103,7 +103,7 @@ def make_folder(folder: Path, argument: str = "output_dir") -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"`{argument}` {folder} cannot be made: {error.strerror}; choose another") from error
+        raise ValueError(f"`{argument}` {folder} cannot be created: {error.strerror}; choose another") from error
 
 
 def save_final(part: PreTrainedModel | PreTrainedTokenizerBase, folder: str | Path) -> None:
@@ -114,12 +114,12 @@ def save_final(part: PreTrainedModel | PreTrainedTokenizerBase, folder: str | Pa
 
 
 def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
-    """Record the arguments of a run in its folder, or raise a ValueError if it already holds one with others.
+    """Record the arguments of a run in its folder, or raise a ValueError if it holds a run with different arguments.
 
-    It holds a run once it has a subfolder, that of a model.
+    A folder holds a run once it has a subfolder, for a model.
     """
     file = folder / "arguments.json"
-    # As read back from the file: lists for tuples.
+    # As read back from the file, with lists for tuples.
     arguments = json.loads(json.dumps(arguments))
     make_folder(folder)
     if not file.is_file() or not any(path.is_dir() for path in folder.iterdir()):
@@ -129,4 +129,6 @@ def check_same_run(folder: Path, arguments: dict[str, Any]) -> None:
     names = [name for name in {**before, **arguments} if before.get(name) != arguments.get(name)]
     if names:
         changes = ", ".join(f"`{name}` was {before.get(name)}, is {arguments.get(name)}" for name in names)
-        raise ValueError(f"{folder} holds a run with other arguments ({changes}); use those, or choose another folder")
+        raise ValueError(
+            f"{folder} holds a run with different arguments ({changes}); repeat them, or choose another folder"
+        )

@@ -1,4 +1,4 @@
-"""Setting up an experiment: checked arguments, text, tokenizer, model, token ids, trainer."""
+"""Set-up of an experiment: argument checks, text, tokenizer, model, token ids, trainer."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -32,7 +32,7 @@ from .evaluation import corpus_scorer
 from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
-from .resuming import asked_dropout, check_changes, experiment_record, run_record
+from .resuming import check_changes, experiment_record, requested_dropout, run_record
 from .source_facts import set_source_facts
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
 from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
@@ -41,13 +41,13 @@ from .trainer_loss import AlignedPairsCollator, data_seed, is_resampled, resampl
 
 logger = logging.get_logger(__name__)
 
-# Longest output of the saved model's `generate()`, whose own default is 20 tokens.
+# Maximum output length of the saved model's `generate()`, whose own default is 20 tokens.
 DEFAULT_MAX_LENGTH = 512
 
 # Evaluations of a run on a stream, which has no epochs.
 STREAM_EVALUATIONS = 20
 
-# Fields of a configuration that `vocabulary_sizes` gives.
+# Configuration fields that `vocabulary_sizes` returns.
 VOCABULARY_SIZES = ("vocab_size", "decoder_vocab_size")
 
 
@@ -55,8 +55,8 @@ VOCABULARY_SIZES = ("vocab_size", "decoder_vocab_size")
 class Experiment:
     """Everything that training and evaluation need.
 
-    `plan` has lines on what the preset `auto` has chosen, and `bleu_fault` says why BLEU cannot tell translations of
-    the validation pairs apart, if it cannot.
+    `plan` has summary lines on the choices of the preset `auto`; `bleu_fault` says why BLEU says little about the
+    validation pairs, if so.
     """
 
     text: TextSplits
@@ -75,19 +75,19 @@ def set_up(
 ) -> Experiment:
     """Read the data, train or load the tokenizer, build or load the model, and create the trainer.
 
-    The first process does so before the others, which then read its caches. What depends on text or preset is set in
-    `args`. A run that is resumed has model and tokenizer of its checkpoint.
+    The first process does so before the others, which then read its caches. Settings that depend on text or preset
+    are set in `args`. A resumed run uses the model and tokenizer of its checkpoint.
 
     Raises:
-        ValueError: Data or arguments cannot be used (`DataError` for data), or are not those of the checkpoint.
+        ValueError: Data or arguments cannot be used (`DataError` for data), or do not match the checkpoint.
     """
     if model_args.attn_implementation == "flex_attention" and args.device.type == "cpu":
         raise ValueError("`attn_implementation` flex_attention has no gradients on a CPU; leave it out")
-    # Of all machines: they share the folder in which the tokenizer is saved.
+    # First among all machines, because they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
         if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
-            # That of the length which the run had when it began.
+            # The warm-up that suited the length of the run when it began.
             args.warmup_steps = (trained_with(checkpoint) or {}).get("warmup_steps", args.warmup_steps)
         model_args, plan = use_auto_preset(model_args, data_args, args, text.train, text.distinct_share())
         use_preset_smoothing(args, model_args)
@@ -101,11 +101,11 @@ def set_up(
                 trust_remote_code=model_args.trust_remote_code,
             )
         tokenizer = load_or_train_tokenizer(source, args, text)
-        model = load_or_build_model(source, tokenizer, **asked_dropout(model_args) if checkpoint else {})
+        model = load_or_build_model(source, tokenizer, **requested_dropout(model_args) if checkpoint else {})
         set_learning_rate(args, model)
         record = experiment_record(model_args, data_args, text, checkpoint)
         if checkpoint:
-            # Before the text is aligned and tokenized, which may take long.
+            # Before the text is aligned and tokenized, which may take a long time.
             check_changes(checkpoint, run_record(args, model, tokenizer) | record, args.resume_with_changes)
         text = align_text(text, data_args, args)
         if data_args.links:
@@ -133,20 +133,20 @@ def check_arguments(
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise ValueError("`early_stopping_patience` needs evaluations; set `eval_strategy` to epoch or steps")
     if data_args.streaming and args.max_steps < 1:
-        raise ValueError("`streaming`: a stream has no epochs; set the length of the training with `max_steps`")
+        raise ValueError("`streaming`: a stream has no epochs; set the length of training with `max_steps`")
     if args.max_steps < 1:
         check_range(POSITIVE, num_train_epochs=args.num_train_epochs)
     for name in ("bf16_full_eval", "fp16_full_eval"):
         if getattr(args, name):
             raise ValueError(
-                f"`{name}` changes nothing: evaluations during training compute as training does; leave it out"
+                f"`{name}` has no effect: evaluations during training use the precision of training; leave it out"
             )
     if args.bleu_tokenize:
         check_tokenizer(args.bleu_tokenize, "bleu_tokenize")
     if card_template:
         check_template(card_template)
     if find_spec("matplotlib"):
-        # A broken installation shows when it is imported.
+        # Fail now if the installation is broken.
         import_module("..inference.visualization", __package__)
 
 
@@ -159,15 +159,15 @@ def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: 
 def guide_alignments(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
 ) -> None:
-    """Choose the head that learns alignments: the first of the last layer, which knows best what it predicts."""
+    """Choose the head that learns alignments: the first of the last layer, the closest to the prediction."""
     if "smoothing" not in signature(model.forward).parameters:
         raise ValueError(
-            f"`guided_alignment`: {type(model).__name__} cannot be guided, only models of this package; leave it out"
+            f"`guided_alignment` supports only models of this package, not {type(model).__name__}; leave it out"
         )
     if not tokenizer.is_fast:
         raise ValueError(
-            f"`guided_alignment` needs a tokenizer that tells where tokens begin and end, but "
-            f"{type(tokenizer).__name__} is a slow one; set it to none"
+            f"`guided_alignment` needs a fast tokenizer, for the offsets of tokens, but {type(tokenizer).__name__} is "
+            "slow; set it to none"
         )
     if args.packing:
         raise ValueError("`guided_alignment` needs padded batches; leave it or `packing` out")
@@ -178,7 +178,9 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
     """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs."""
     if text.validation is None:
         if args.early_stopping_patience is not None:
-            raise DataError("`early_stopping_patience` needs validation pairs; set `validation_split_size` or a file")
+            raise DataError(
+                "`early_stopping_patience` needs validation pairs; set `validation_split_size` or give a file"
+            )
         args.eval_strategy, args.load_best_model_at_end = "no", False
     if not isinstance(text.train, datasets.Dataset):
         every = max(1, args.max_steps // STREAM_EVALUATIONS)
@@ -191,8 +193,8 @@ def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) ->
 def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> str | None:
     """Choose BLEU's tokenizer by the target languages, and the metric of the best model by the validation targets.
 
-    What is given stays; if languages need several tokenizers, there is none. Returns why BLEU cannot tell translations
-    of the validation pairs apart; None if it can, or there are no such pairs.
+    Given settings stay; the tokenizer stays unset if the languages need different ones. Returns why BLEU says little
+    about the validation pairs; None if it is informative, or without such pairs.
     """
     if args.bleu_tokenize is None:
         found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
@@ -212,7 +214,7 @@ def load_or_build_model(
     """Load the model that the arguments name, with this dropout, or build one for the tokenizer's vocabulary.
 
     Raises:
-        ValueError: An override is impossible, tokenizer and model do not fit, or the attention cannot be used.
+        ValueError: An override is impossible, tokenizer and model do not match, or the attention cannot be used.
     """
     model: PreTrainedModel
     if model_args.model_name_or_path:
@@ -272,9 +274,9 @@ def tokenize_splits(
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
 ) -> TokenizedSplits:
-    """Tokenize every split; evaluation pairs are truncated, never dropped, for their length.
+    """Tokenize every split; long evaluation pairs are truncated, never dropped.
 
-    Training pairs that each epoch tokenizes anew keep their texts.
+    Training pairs keep their texts if each epoch retokenizes them.
     """
     ids, counts = {}, {}
     limit = position_limit(config)
@@ -326,7 +328,7 @@ def make_trainer(
     if isinstance(ids.train, datasets.Dataset):
         rows = text.epoch_rows(part_numbers(ids.train), data_seed(args))
     if rows and not args.max_tokens:
-        raise ValueError("weights and `sampling_temperature` need batches of tokens; set `max_tokens`")
+        raise ValueError("corpus weights and `sampling_temperature` need token-budget batches; set `max_tokens`")
     try:
         trainer = VanillaTransformerTrainer(
             model=model,

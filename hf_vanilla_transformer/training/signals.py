@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, held back until a checkpoint is saved."""
+"""Ctrl-C and SIGTERM, deferred until a checkpoint is saved."""
 
 import os
 import signal
@@ -13,13 +13,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class DeferredSignals:
-    """Holds SIGINT and SIGTERM back inside a `with` block, until `deliver` or the end of the block.
+    """Defers SIGINT and SIGTERM inside a `with` block, until `deliver` or the end of the block.
 
     A second Ctrl-C is delivered at once, except under `torchrun` and `accelerate launch`, which send one of their own.
-    Signals that are ignored stay so. Only the main thread can hold signals back; elsewhere this does nothing.
+    Ignored signals stay ignored. Only the main thread can defer signals; in other threads, this does nothing.
 
     Attributes:
-        pending: Number of the signal that is held back; 0: none.
+        pending: Number of the deferred signal; 0: none.
     """
 
     def __init__(self) -> None:
@@ -31,10 +31,10 @@ class DeferredSignals:
         self.pending, self._process = 0, os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                # None: of a library in another language.
+                # None: a handler that was not installed from Python.
                 if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None):
                     self._handlers[number] = handler
-                    signal.signal(number, self._hold)
+                    signal.signal(number, self._defer)
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
@@ -53,7 +53,7 @@ class DeferredSignals:
             signal.signal(number, handler)
         self._handlers = {}
 
-    def _hold(self, number: int, frame: FrameType | None) -> None:
+    def _defer(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
             self._in_worker(number)
         elif self.pending and number == signal.SIGINT and not distributed.is_torchelastic_launched():
@@ -61,8 +61,8 @@ class DeferredSignals:
         elif not self.pending:
             self.pending = number
             if sys.stderr.isatty():
-                # Unlike `print`, this may interrupt another write.
-                os.write(sys.stderr.fileno(), b"\nsaving a checkpoint after this step; Ctrl-C again ends at once\n")
+                # Unlike `print`, this is safe in the middle of another write.
+                os.write(sys.stderr.fileno(), b"\nsaving a checkpoint after this step; Ctrl-C again stops at once\n")
 
     def _in_worker(self, number: int) -> None:
         """In a forked worker, ignore Ctrl-C, which reaches the whole process group: the training process ends it."""

@@ -1,4 +1,4 @@
-"""What translation has to know of the sources that a model was trained on."""
+"""Facts about a model's training sources that translation needs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ from ..text.casing import Case, case_of, usual_spellings
 from ..text.sentences import split_sentences
 from .text_splits import TextSplits, TokenizedSplits
 
-# Pairs of a stream whose longest source is that of all.
+# Pairs of a stream whose longest source counts as the longest of all.
 STREAM_SAMPLE = 100_000
 
-# Sources that say what all are like, and those of them that are split into sentences, which takes longer.
+# Number of sources sampled, and of those split into sentences, which takes longer.
 SAMPLE, SPLIT_SAMPLE = 20_000, 2000
 
-# Shares of the sources above which capitals and paragraphs are common, and numbers and typographic marks are learned.
+# Minimum shares of sources with capitals or paragraphs to be common, and numbers or typographic marks to be learned.
 COMMON_SHARE, NUMBER_SHARE, MARK_SHARE = 0.2, 0.05, 0.002
 
-# Words whose spelling is looked at, and those that are recorded.
+# Maximum number of words whose spelling is checked, and of spellings recorded.
 MAX_WORDS, MAX_SPELLINGS = 10_000, 1000
 
 
 def set_source_facts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: TextSplits, ids: TokenizedSplits
 ) -> None:
-    """Save with a model, in its generation settings, what its training sources are like. A stream's first ones tell.
+    """Record facts about the training sources, for a stream its first ones, in a model's generation settings.
 
-    training_source_length: The longest in tokens, end token included.
-    training_paragraphs: Whether many hold several sentences.
+    training_source_length: Maximum length in tokens, end token included.
+    training_paragraphs: Whether many contain several sentences.
     training_capitals: Whether most begin with a capital.
-    training_upper_case: Whether many are in capitals.
-    training_numbers: Whether one in twenty has a digit.
+    training_upper_case: Whether many are all in capitals.
+    training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
-    training_spellings: Frequent words whose usual case the vocabulary would not suggest.
+    training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
     """
     length, sample = _longest_and_sample(text, ids)
     sources = [row["source"] for row in sample]
@@ -56,7 +56,7 @@ def set_source_facts(
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
     settings.training_spellings = None
     settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
-    # Settings that come from the configuration lose names that transformers does not know.
+    # Marked as coming from the configuration, settings lose names that transformers does not know.
     settings._from_model_config = False
 
 
@@ -65,7 +65,7 @@ def _longest_and_sample(text: TextSplits, ids: TokenizedSplits) -> tuple[int, li
     if isinstance(ids.train, datasets.Dataset):
         size = len(text.train)
         return int(token_lengths(ids.train)[0].max()), list(text.train.select(range(0, size, -(-size // SAMPLE))))
-    # Counts are those of the training.
+    # Leave training's counts alone.
     stream = copy(ids.train)
     stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
     length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
@@ -77,7 +77,7 @@ def _share(found: Sequence[bool]) -> float:
 
 
 def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list[str]:
-    """Return words as they are mostly written, where preparing a text would write them otherwise."""
+    """Return words in their usual spelling where preparation of a text would spell them differently."""
     if not preparation.is_cased:
         return []
     words = islice(usual_spellings(sources).items(), MAX_WORDS)

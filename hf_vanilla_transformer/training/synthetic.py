@@ -1,4 +1,4 @@
-"""Synthetic pairs: sentences and their translations by a model, in files that later runs use again."""
+"""Synthetic pairs: sentences and their translations by a model, in files that later runs reuse."""
 
 import hashlib
 import json
@@ -27,12 +27,12 @@ from .text_splits import load_text
 logger = logging.get_logger(__name__)
 
 
-# List of the corpora of a run that adds synthetic pairs, in its folder: runs that share translations may differ in it.
+# List of corpora in the folder of a run with synthetic pairs; it may differ between runs that share translations.
 CORPORA_FILE = "corpora.json"
 
 
 class SyntheticText(NamedTuple):
-    """Two files of lines that belong together: sentences, each as often as it has translations, and these."""
+    """Two line-aligned files: sentences, each repeated for every translation, and their translations."""
 
     sentences: Path
     translations: Path
@@ -48,28 +48,28 @@ def translate_to_files(
     num_hypotheses: int = 1,
     **options: Any,
 ) -> SyntheticText:
-    """Translate sentences into files, whose names begin with `files`, unless an earlier call did.
+    """Translate sentences into files whose names begin with `files`, or reuse those of an earlier call.
 
-    The names go on with a fingerprint of model, settings and sentences. Interrupted, the same call continues. Blank
-    and repeated sentences are left out. The line of a translation that is blank, or so long that it was cut off, is
-    empty; such pairs are dropped in training, as all pairs with an empty side. Options are those of `translate_lines`;
-    None means the default.
+    The names also contain a fingerprint of model, settings and sentences. After an interruption, the same call
+    continues. Blank and repeated sentences are left out. Translations that are blank, or were cut off at the length
+    limit, become empty lines; training drops these pairs, like all pairs with an empty side. Options are those of
+    `translate_lines`; None means the default.
 
     Raises:
-        DataError: There is no sentence, a file cannot be written, or several processes would write them.
-        ValueError: As `translate_lines`.
+        DataError: There are no sentences, a file cannot be written, or several processes would write the files.
+        ValueError: As for `translate_lines`.
     """
     lines = list(dict.fromkeys(line for each in sentences if (line := each.translate(LINE_ENDS_TO_SPACES)).strip()))
     if not lines:
-        raise DataError("there is no sentence to translate that is not blank; check the text")
+        raise DataError("there are no sentences to translate, except for blank ones; check the text")
     settings = {"num_hypotheses": num_hypotheses} | {key: value for key, value in options.items() if value is not None}
     stem = f"{files}-{_fingerprint(model_fingerprint(model, tokenizer), settings, lines)}"
     text = SyntheticText(*(Path(f"{stem}.{part}.txt") for part in SyntheticText._fields))
     if not all(file.is_file() for file in text):
         if args.world_size > 1:
             raise DataError(
-                f"{text.translations} is written by one process, not by {args.world_size}; start without a launcher "
-                "until it is there"
+                f"{text.translations} must be written by one process, not by {args.world_size}; start without a "
+                "launcher until it exists"
             )
         make_folder(Path(files).parent, "synthetic_dir")
         _translate(model, tokenizer, lines, text, settings, show_progress=not args.disable_tqdm)
@@ -78,23 +78,25 @@ def translate_to_files(
         count = len(lines) * num_hypotheses
         print(f"synthetic    {count} in {text.translations}, {empty} empty or cut off", flush=True)
         if empty == count:
-            logger.warning(f"{text.translations}: no translation can be used; train its model for longer")
+            logger.warning(f"{text.translations}: no translation is usable; train its model for longer")
     return text
 
 
 def with_back_translations(
     data_args: DataArguments, args: VanillaTransformerTrainingArguments, trust_remote_code: bool = False
 ) -> DataArguments:
-    """Return arguments with a further corpus, monolingual text and its translations, if there is such text.
+    """Return arguments with an additional corpus of monolingual text and its back-translations, if there is such text.
 
-    Sentences that are validation or test targets are left out: the model is scored by them.
+    Sentences that are validation or test targets are left out, because the model is scored on them.
     """
     if not (data_args.monolingual_target and data_args.reverse_model):
         return data_args
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(replace(data_args, monolingual_target=None, reverse_model=None, train_weight=1.0))
     if text.has_several_directions:
-        raise DataError("`monolingual_target` is for one direction; translate the text, and list the pairs with a tag")
+        raise DataError(
+            "`monolingual_target` supports only one direction; translate the text, and list the pairs with a tag"
+        )
     held_out = {line.strip() for pairs in (text.validation, text.test) if pairs for line in pairs["target"][:]}
     lines = [line for path in data_args.monolingual_target for line in read_lines(path)]
     usable = [line for line in lines if line.strip() not in held_out]
@@ -115,7 +117,7 @@ def with_back_translations(
 
 
 def with_synthetic(data_args: DataArguments, args: VanillaTransformerTrainingArguments, **entry: str) -> DataArguments:
-    """Return arguments with a further corpus, by the keys of its entry, in the list `corpora.json` of the run."""
+    """Return arguments with an additional corpus, given by the keys of its entry, in the run's `corpora.json`."""
     make_folder(Path(args.output_dir))
     # Processes of several machines may share the folder.
     with args.main_process_first(local=False, desc="listing the corpora"):
@@ -123,7 +125,7 @@ def with_synthetic(data_args: DataArguments, args: VanillaTransformerTrainingArg
 
 
 def _fingerprint(model: str, settings: dict[str, Any], lines: Sequence[str]) -> str:
-    # The size of batches changes no translation.
+    # The batch size does not change translations.
     decisive = {key: value for key, value in settings.items() if key != "max_tokens"}
     digest = hashlib.blake2b(json.dumps([model, decisive], sort_keys=True).encode(), digest_size=6)
     for line in lines:
@@ -143,7 +145,7 @@ def _translate(
     repeated = [line for line in lines for _ in range(number)]
     with atomic_write(text.sentences) as stream:
         stream.writelines(f"{line}\n".encode() for line in repeated)
-    # Whole chunks are resumed: with all translations of a sentence.
+    # Resume at whole chunks, which have all translations of each sentence.
     share = Share(CHUNK_SIZE * number)
     again = "start it again"
     with line_output(str(text.translations), repeated, settings, share, resume=True, again=again) as output:

@@ -30,8 +30,8 @@ class TextSplits:
         train: Training pairs.
         validation: Validation pairs, if any.
         test: Test pairs, if any.
-        parts: What the numbers in `PART_COLUMN` mean; one for pairs without.
-        temperature: Of the sampling of directions.
+        parts: Corpora and directions that `PART_COLUMN` indexes; a single one for pairs without that column.
+        temperature: Temperature of the sampling of directions.
     """
 
     train: datasets.Dataset | datasets.IterableDataset
@@ -41,18 +41,18 @@ class TextSplits:
     temperature: float = 1.0
 
     def present(self) -> dict[str, Any]:
-        """Splits by name, without those that are missing."""
+        """Splits by name, without missing ones."""
         return {split: pairs for split in SPLITS if (pairs := getattr(self, split)) is not None}
 
     @property
     def trained(self) -> list[tuple[str, str]]:
-        """Directions of the training pairs, as far as they are known."""
+        """Known directions of the training pairs."""
         directions = (part.direction for part in self.parts if part.weight > 0 and None not in part.direction)
         return cast(list[tuple[str, str]], list(dict.fromkeys(directions)))
 
     @property
     def has_several_directions(self) -> bool:
-        """Whether there are several to train or evaluate, which then are known."""
+        """Whether there are several directions to train or evaluate, in which case all are known."""
         return len({part.direction for part in self.parts}) > 1
 
     def part_of(self, pair: Mapping[str, Any]) -> Part:
@@ -65,13 +65,13 @@ class TextSplits:
         return {direction: np.flatnonzero(rows) for direction, rows in found.items() if rows.any()}
 
     def distinct_share(self) -> float:
-        """Share of the training pairs that are not those of the other direction with the sides exchanged."""
+        """Share of the training pairs that are not reversed copies of others."""
         if not isinstance(self.train, datasets.Dataset):
             return 1.0
         return float(self._is_distinct(part_numbers(self.train)).mean())
 
     def distinct_rows(self, seed: int) -> datasets.Dataset:
-        """Return training pairs as often as the first epoch has them, those of both directions in one."""
+        """Return the training pairs of the first epoch, without reversed copies."""
         train = cast(datasets.Dataset, self.train)
         numbers = part_numbers(train)
         epoch = self.epoch_rows(numbers, seed)
@@ -79,7 +79,7 @@ class TextSplits:
         return train.select(rows[self._is_distinct(numbers[rows])])
 
     def epoch_rows(self, numbers: np.ndarray, seed: int) -> EpochRows | None:
-        """Return which rows each epoch has, by their parts; None if all occur once."""
+        """Return which rows each epoch has, given the part of each row; None if all occur once."""
         sizes = np.bincount(numbers, minlength=len(self.parts)).tolist()
         wanted = rows_per_epoch(sizes, self.parts, self.temperature)
         return None if wanted == sizes else EpochRows(numbers, wanted, seed)
@@ -90,7 +90,7 @@ class TextSplits:
 
 @dataclass(frozen=True)
 class TokenizedSplits:
-    """Token ids of the pairs that the filters keep; `counts` has the pairs read, kept and dropped of each split."""
+    """Token ids of the pairs that pass the filters; `counts` has the pairs read, kept and dropped in each split."""
 
     train: datasets.Dataset | TokenizedStream
     validation: datasets.Dataset | None
@@ -98,14 +98,14 @@ class TokenizedSplits:
 
 
 def part_numbers(pairs: datasets.Dataset) -> np.ndarray:
-    """Number of the part of each row."""
+    """Index of the part of each row."""
     if PART_COLUMN not in pairs.column_names:
         return np.zeros(len(pairs), np.int32)
     return np.asarray(pairs.with_format("numpy")[PART_COLUMN][:])
 
 
 def load_text(data_args: DataArguments) -> TextSplits:
-    """Load the pairs of every split; raises DataError if they cannot be used, or none are for training."""
+    """Load the pairs of every split; raises DataError if they cannot be used, or there are none for training."""
     loaded = dict(load_parallel_text(data_args))
     if "train" not in loaded:
         raise DataError("there are no training pairs; give a training file or a data set with a train split")
@@ -119,7 +119,7 @@ def load_text(data_args: DataArguments) -> TextSplits:
 
 
 def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
-    """Align the training pairs by the statistics of all that have their two languages, if that is wanted."""
+    """Align the training pairs, if requested, using the statistics of all pairs in the same two languages."""
     if data_args.links != AUTO:
         return text
     train = cast(datasets.Dataset, text.train)
@@ -139,7 +139,7 @@ def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransfor
         for row, exchange, each in zip(rows, exchanged, found, strict=True):
             links[row] = _exchanged(each) if exchange else each
     for number in np.flatnonzero([part.is_reversed for part in text.parts]):
-        # The same pairs, in the same order, are those of the part before.
+        # The part before has the same pairs in the same order.
         own, others = np.flatnonzero(numbers == number), np.flatnonzero(numbers == number - 1)
         for row, other in zip(own, others, strict=True):
             links[row] = _exchanged(links[other])

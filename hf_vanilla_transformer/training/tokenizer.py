@@ -1,4 +1,4 @@
-"""The tokenizer of a run: loaded, trained or extended, with languages and tags, and embeddings of its new tokens."""
+"""The tokenizer of a run, loaded, trained or extended, with languages and tags; embeddings of new tokens."""
 
 import json
 from collections import Counter, defaultdict
@@ -31,28 +31,28 @@ from .trainer_loss import data_seed
 # Pairs of a stream to train its tokenizer on; more would hardly change the vocabulary.
 STREAM_TOKENIZER_PAIRS = 1_000_000
 
-# The texts of some sides, "source" and "target".
+# Returns the texts of the given sides, "source" and "target".
 Texts = Callable[..., Iterable[str]]
 
-# Two tokens that become one.
+# Two tokens that are merged into one.
 Merge = tuple[str, str]
 
 SIDES = ("source", "target")
 
-# Fewest occurrences of a new token, as where a vocabulary is learned.
+# Minimum frequency of a new token, as for a learned vocabulary.
 MIN_FREQUENCY = 2
 
 
 def load_or_train_tokenizer(
     model_args: ModelArguments, args: VanillaTransformerTrainingArguments, text: TextSplits
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that the arguments name; if they name none, the first process trains one.
+    """Load the tokenizer that the arguments name, or train one in the first process.
 
-    It gets languages and tags of the training pairs and, if the run inserts items, placeholders, but learns none.
+    Languages and tags of the training pairs and, if the run inserts items, placeholders are added, not learned.
     """
     tags = [part.tag for part in text.parts if part.tag]
     placeholders = PLACEHOLDERS if "items" in parse_shares(args.augment) else ()
-    # As they are written, whatever else the tokenizer makes of a text.
+    # Matched as written, before normalization.
     added = [AddedToken(token, normalized=False) for token in dict.fromkeys([*tags, *placeholders])]
     texts = partial(_texts, text, data_seed(args))
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
@@ -60,25 +60,25 @@ def load_or_train_tokenizer(
         if model_args.extend_vocab:
             tokenizer = extend_tokenizer(tokenizer, texts, model_args.extend_vocab)
     elif model_args.separate_vocabularies and text.has_several_directions:
-        raise ValueError("`separate_vocabularies`: several languages need one for all; leave it out")
+        raise ValueError("`separate_vocabularies`: several directions need a shared vocabulary; leave it out")
     elif args.process_index > 0:
         tokenizer = load_tokenizer(args.output_dir)
     else:
         languages = {*chain(*text.trained)} if text.has_several_directions else ()
         tokenizer = _train_tokenizer(model_args, texts, len(added) + len(languages))
-        # The other processes must have the very same.
+        # The other processes must have the same tokenizer.
         save_final(tokenizer, args.output_dir)
     if text.has_several_directions or has_tags(tokenizer):
         tokenizer = _with_directions(tokenizer, text)
     tokenizer.add_tokens(added)
     if len(text.trained) == 1 and not is_multilingual(tokenizer):
-        # Saved with it, as by Marian's tokenizers.
+        # Saved with the tokenizer, as in Marian's.
         tokenizer.init_kwargs |= dict(zip(("source_lang", "target_lang"), text.trained[0], strict=True))
     return tokenizer
 
 
 def _with_directions(tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that knows the directions of the training pairs."""
+    """Return a multilingual tokenizer with the directions of the training pairs."""
     if is_multilingual(tokenizer) and not has_tags(tokenizer):
         raise ValueError(
             f"{type(tokenizer).__name__} has languages of its own; train one direction, or a model of this package"
@@ -89,7 +89,7 @@ def _with_directions(tokenizer: PreTrainedTokenizerBase, text: TextSplits) -> Pr
 
 
 def source_prefixes(tokenizer: PreTrainedTokenizerBase, parts: Sequence[Part]) -> Prefixes:
-    """Return the tokens before the sources of each part; none at all if no part has any."""
+    """Return the prefix of the sources of each part; empty if no part has one."""
     prefixes = []
     for part in parts:
         languages = cast(Any, tokenizer).tag_ids(*part.direction) if has_tags(tokenizer) else []
@@ -105,7 +105,7 @@ def _texts(text: TextSplits, seed: int, *sides: str) -> Iterator[str]:
 
 
 def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
-    """Train a tokenizer whose vocabulary has room for so many tokens more."""
+    """Train a tokenizer whose vocabulary has room for `reserved` more tokens."""
     algorithm = model_args.tokenizer_algorithm
     # The unigram model prunes by likelihood, not by counts.
     fewest = 1 if algorithm == "unigram" else 2
@@ -132,9 +132,9 @@ def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
 
 
 def extend_tokenizer(tokenizer: PreTrainedTokenizerBase, texts: Texts, size: int) -> PreTrainedTokenizerBase:
-    """Return a tokenizer that has learned up to `size` further merges of BPE on new texts; old tokens keep their ids.
+    """Return a tokenizer with up to `size` more BPE merges, learned on new texts; old tokens keep their ids.
 
-    Of a vocabulary for each side, both learn as many.
+    With a vocabulary for each side, each learns up to `size`.
     """
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
@@ -164,13 +164,13 @@ def _bpe_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     is_plain = isinstance(model, models.BPE) and not (model.continuing_subword_prefix or model.end_of_word_suffix)
     if backend is None or backend.pre_tokenizer is None or not is_plain:
         raise ValueError(
-            "`extend_vocab` needs a tokenizer of BPE, as `tokenizer_algorithm=bpe` learns it; leave it out"
+            "`extend_vocab` needs a BPE tokenizer, such as `tokenizer_algorithm=bpe` trains; leave it out"
         )
     return backend
 
 
 def _learn_merges(backend: Tokenizer, texts: Iterable[str], size: int) -> list[Merge]:
-    """Return the merges that BPE would learn next if it went on with these texts."""
+    """Return the merges that BPE would learn next from these texts."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     split = backend.pre_tokenizer.pre_tokenize_str
     # Merges stay within words.
@@ -188,10 +188,10 @@ def _learn_merges(backend: Tokenizer, texts: Iterable[str], size: int) -> list[M
         count(word, 1)
     known, merges = set(backend.get_vocab()), list[Merge]()
     while len(merges) < size and (most := max(pairs.values(), default=0)) >= MIN_FREQUENCY:
-        # Of equally frequent ones the first in the alphabet, whatever the order of the texts.
+        # Ties are broken alphabetically, whatever the order of the texts.
         pair = min(each for each, frequency in pairs.items() if frequency == most)
         token = "".join(pair)
-        # One that other merges make already would change what follows from those.
+        # A token that other merges already make would change their results.
         if token not in known:
             known.add(token)
             merges.append(pair)
@@ -215,7 +215,7 @@ def _merged(tokens: list[str], pair: Merge) -> list[str]:
 
 @torch.no_grad()
 def add_embeddings(model: PreTrainedModel, before: PreTrainedTokenizerBase, after: PreTrainedTokenizerBase) -> None:
-    """Give new tokens embeddings, in larger matrices if needed: each is the mean of those it was written in before.
+    """Give new tokens embeddings, resizing if needed: the mean of those of the old tokens each was split into.
 
     `after` is the tokenizer `before` with more tokens, whose ids follow.
     """
@@ -239,13 +239,13 @@ def add_embeddings(model: PreTrainedModel, before: PreTrainedTokenizerBase, afte
 
 
 def _pieces(before: Any, after: Any) -> dict[int, list[int]]:
-    """Return the ids of new tokens, each with those that the tokenizer wrote it in before."""
+    """Return the ids of new tokens, each with the ids of the old tokens it was split into."""
     known = before.get_vocab()
 
-    def write(token: str) -> list[int]:
+    def split(token: str) -> list[int]:
         if before.is_fast:
-            # Not by the tokenizer: a token of BPE may be no text.
+            # Not the whole tokenizer: a BPE token may not be valid text.
             return [part.id for part in before.backend_tokenizer.model.tokenize(token)]
         return before.encode(token, add_special_tokens=False)
 
-    return {i: write(token) for token, i in after.get_vocab().items() if token not in known}
+    return {i: split(token) for token, i in after.get_vocab().items() if token not in known}

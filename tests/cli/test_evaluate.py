@@ -192,7 +192,9 @@ class TestPublicSets:
 
     def test_faults(self, references, public_set, fail):
         options = ("--predictions", references, "--langpair", "en-de")
-        assert "--sets wmt104 is no test set of sacreBLEU; did you mean wmt14?" in fail(*options, "--sets", "wmt104")
+        assert "--sets wmt104 is not a test set of sacreBLEU; did you mean wmt14?" in fail(
+            *options, "--sets", "wmt104"
+        )
         assert "--sets names no test set; give one or more, such as multi30k/2016" in fail(*options, "--sets", ",")
         assert "--sets brings its own sources; leave --sources out" in fail(
             *options, "--sets", "wmt14", "--sources", references

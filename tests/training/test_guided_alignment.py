@@ -238,7 +238,7 @@ def test_a_slow_tokenizer_cannot_be_guided(tmp_path):
     class SlowTokenizer:
         is_fast = False
 
-    with pytest.raises(ValueError, match="but SlowTokenizer is a slow one; set it to none"):
+    with pytest.raises(ValueError, match="but SlowTokenizer is slow; set it to none"):
         guide_alignments(trainable_model(), SlowTokenizer(), train_args(tmp_path))
 
 

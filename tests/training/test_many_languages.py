@@ -177,11 +177,11 @@ class TestSampling:
 
     def test_another_list_is_a_change(self, corpora, tmp_path):
         train(tmp_path / "run", **corpora)
-        with pytest.raises(ValueError, match="was trained otherwise: directions, weights, tags or"):
+        with pytest.raises(ValueError, match="was trained differently: directions, weights, tags or"):
             train(tmp_path / "run", **with_temperature(corpora, 3), resume_from_checkpoint="last")
 
     def test_sentence_batches_cannot_follow_it(self, corpora, tmp_path):
-        with pytest.raises(ValueError, match="`sampling_temperature` need batches of tokens; set `max_tokens`"):
+        with pytest.raises(ValueError, match="`sampling_temperature` need token-budget batches; set `max_tokens`"):
             set_up(tmp_path / "run", **with_temperature(corpora, 3), max_tokens=0)
 
 
@@ -252,12 +252,12 @@ class TestContinuing:
 
 class TestFaults:
     def test_a_vocabulary_for_each_side(self, corpora, tmp_path):
-        with pytest.raises(ValueError, match="`separate_vocabularies`: several languages need one for all"):
+        with pytest.raises(ValueError, match="`separate_vocabularies`: several directions need a shared"):
             set_up(tmp_path / "run", {**MODEL, "separate_vocabularies": True}, **corpora)
 
     def test_monolingual_text_of_several_directions(self, corpora, tmp_path, monkeypatch):
         save_translator("shared", tmp_path / "reverse")
         given = {"monolingual_target": [write(tmp_path / "x", "a\n")], "reverse_model": str(tmp_path / "reverse")}
         model_args, data_args, args = arguments(tmp_path / "run", **corpora, **given)
-        with pytest.raises(DataError, match="`monolingual_target` is for one direction"):
+        with pytest.raises(DataError, match="`monolingual_target` supports only one direction"):
             synthetic.with_back_translations(data_args, args)

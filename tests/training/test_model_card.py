@@ -145,7 +145,7 @@ def test_the_command(tmp_path, monkeypatch, program, command):
 def test_templates_that_cannot_be_read(tmp_path, content):
     if content:
         write(tmp_path / "card.md", content)
-    with pytest.raises(ValueError, match="card.md: not a readable template of the model card"):
+    with pytest.raises(ValueError, match="card.md: not a readable model card template"):
         check_template(tmp_path / "card.md")
 
 

@@ -16,8 +16,8 @@ def test_sources_and_references(public_set):
 @pytest.mark.parametrize(
     ("names", "langpair", "message"),
     [
-        (["multi30/2016"], "en-de", "`sets` multi30/2016 is no test set of sacreBLEU; did you mean multi30k/2016?"),
-        (["wmt14", "x"], "en-de", "`sets` x is no test set of sacreBLEU; `sacrebleu --list` lists them"),
+        (["multi30/2016"], "en-de", "`sets` multi30/2016 is not a test set of sacreBLEU; did you mean multi30k/2016?"),
+        (["wmt14", "x"], "en-de", "`sets` x is not a test set of sacreBLEU; `sacrebleu --list` lists them"),
         (["multi30k/2016"], "de-en", "`langpair` de-en is not in multi30k/2016, which has en-fr, en-de, en-cs"),
     ],
 )
@@ -30,7 +30,7 @@ def test_without_a_network(public_set, capfd):
     folder = public_set("wmt14", "en-de", ["x"], data=["http://127.0.0.1:9/wmt14.tar.gz"])
     with pytest.raises(ValueError, match=f"test set wmt14 is not in {folder} and cannot be downloaded") as caught:
         read_public_sets(["wmt14"], "en-de")
-    assert "\n" not in str(caught.value) and "name files of your own by `references`" in str(caught.value)
+    assert "\n" not in str(caught.value) and "give files of your own as `references`" in str(caught.value)
     assert capfd.readouterr() == ("", "")
 
 

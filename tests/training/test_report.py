@@ -55,7 +55,7 @@ class TestStart:
         [
             (
                 {"max_tokens": 0, "gradient_accumulation_steps": 2},
-                ["read 80, kept 80", "8 sentences x 2 accumulated x 1 processes", "steps        10, 5 an epoch"],
+                ["read 80, kept 80", "8 sentences x 2 accumulated x 1 processes", "steps        10, 5 per epoch"],
             ),
             (
                 {"streaming": True, "max_steps": 40},
@@ -72,8 +72,8 @@ class TestStart:
         text = summary(tmp_path / "model", **files, max_steps=8, warmup_steps=4000)
         (warning,) = [line for line in text.split("\n") if line.startswith("warning")]
         assert warning.endswith(
-            "warmup_steps 4000 is more than half of the 8 steps, whose highest learning rate is 7.9e-06; with "
-            "warmup_steps 2 it is 0.0079"
+            "warmup_steps 4000 is more than half of the 8 steps, so the learning rate peaks at 7.9e-06; with "
+            "warmup_steps 2, it peaks at 0.0079"
         )
         text = summary(tmp_path / "advised", **files, max_steps=8, warmup_steps=2)
         assert "learning     up to 0.00791 after 2 steps" in text and "warning" not in text
@@ -151,7 +151,7 @@ class TestEnd:
         rows = [line.split() for line in text.splitlines() if line.startswith("test ")]
         assert rows[0] == ["test", "BLEU", "12.35", "bleu:1"] and rows[-2] == ["test", "TER", "12.35", "ter:1"]
         assert rows[-1] == ["test", "exact", "match", "50.00", "%"] and len(rows) == len(METRIC_NAMES) + 1
-        assert "training     1.5 minutes, 120 tokens a second" in text
+        assert "training     1.5 minutes, 120 tokens per second" in text
         assert text.endswith("model        my-model (the averaged weights)")
 
     def test_of_a_stream_without_test_pairs(self):
@@ -193,7 +193,7 @@ class TestFiles:
 
         monkeypatch.setattr(broken, fail)
         report.save_pictures(results_of(), experiment)
-        assert warnings == [f"{name} could not be made (RuntimeError: no font)"]
+        assert warnings == [f"{name} could not be written (RuntimeError: no font)"]
         assert {"training_curve.png", "attention.png"} - set(os.listdir(tmp_path)) == {name}
 
     def test_no_pictures_without_matplotlib(self, experiment, tmp_path, monkeypatch, warnings):
@@ -204,7 +204,7 @@ class TestFiles:
     def test_a_card_that_fails(self, tmp_path, warnings):
         _, data_args, args = arguments(tmp_path / "model", train_file="x.tsv")
         report.save_card(results_of(), data_args, args, tmp_path / "none.md")
-        assert len(warnings) == 1 and warnings[0].startswith("the model card could not be made (")
+        assert len(warnings) == 1 and warnings[0].startswith("the model card could not be written (")
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

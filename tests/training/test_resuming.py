@@ -88,7 +88,7 @@ class TestExperiment:
         run, options = begun
         before = content(run)
         given = {**options, **changes, "resume_from_checkpoint": "last"}
-        with pytest.raises(ValueError, match="`resume_from_checkpoint` .*was trained otherwise: ") as refusal:
+        with pytest.raises(ValueError, match="`resume_from_checkpoint` .*was trained differently: ") as refusal:
             train_translation(*arguments(run, **given))
         assert shown in str(refusal.value) and content(run) == before
 
@@ -96,7 +96,9 @@ class TestExperiment:
     def test_model_and_vocabulary_stay_even_so(self, begun, changes):
         run, options = begun
         given = {**options, **changes, "resume_from_checkpoint": "last", "resume_with_changes": True}
-        with pytest.raises(ValueError, match="its model and vocabulary stay, so leave that out, or train anew in an"):
+        with pytest.raises(
+            ValueError, match="its model and vocabulary cannot change, so leave that out, or train from scratch"
+        ):
             train_translation(*arguments(run, **given))
 
     @pytest.mark.slow
@@ -122,11 +124,11 @@ class TestExperiment:
         exchanged = write(tmp_path / "exchanged.tsv", tsv([(target, source) for source, target in pairs]))
         shorter = write(tmp_path / "shorter.tsv", tsv(pairs[:-1]))
         for file, shown in (
-            (exchanged, "training text with source and target exchanged"),
+            (exchanged, "training text with source and target swapped"),
             (shorter, r"training text of 79 pairs, \w+/\w+ \(was of 80 pairs, \w+/\w+\)"),
         ):
             given = {**options, "train_file": file, "resume_from_checkpoint": "last"}
-            with pytest.raises(ValueError, match=f"was trained otherwise: {shown}; repeat its command"):
+            with pytest.raises(ValueError, match=f"was trained differently: {shown}; repeat its command"):
                 train_translation(*arguments(run, **given))
         results = resume(begun, tmp_path / "run", train_file=shorter, max_steps=5, resume_with_changes=True)
         assert results["train_pairs"] == 79 and "training text of 79 pairs" in caplog.text
@@ -171,7 +173,7 @@ class TestExperiment:
     def test_the_same_batch_in_other_parts(self, begun, tmp_path, caplog):
         changes = {"max_tokens": 200, "gradient_accumulation_steps": 2, "max_steps": 5}
         assert resume(begun, tmp_path / "run", **changes)["steps"] == 5
-        assert "max_tokens 200 (was 400); an epoch that has begun goes on in another order" in caplog.text
+        assert "max_tokens 200 (was 400); the current epoch continues in a different order" in caplog.text
 
     @pytest.mark.slow
     def test_another_number_of_processes(self, begun, tmp_path):
@@ -189,7 +191,7 @@ class TestExperiment:
             if accumulated == 2:
                 assert train(folder, **given)["steps"] == 4
             else:
-                with pytest.raises(ValueError, match=r"was trained otherwise: processes 1 \(was 2\); repeat"):
+                with pytest.raises(ValueError, match=r"was trained differently: processes 1 \(was 2\); repeat"):
                     train_translation(*arguments(folder, **given))
 
     def test_no_path_and_no_token_is_recorded(self, begun):
@@ -220,7 +222,7 @@ class TestTrainer:
     def test_another_training_is_refused(self, checkpoint, tmp_path, model, data, options, shown):
         before = content(tmp_path)
         trainer = trainer_of(tmp_path, trainable_model(**model), id_pairs(**data), **{**self.OPTIONS, **options})
-        with pytest.raises(ValueError, match=re.escape(f"was trained otherwise: {shown}")):
+        with pytest.raises(ValueError, match=re.escape(f"was trained differently: {shown}")):
             trainer.train(resume_from_checkpoint=checkpoint)
         assert content(tmp_path) == before
 

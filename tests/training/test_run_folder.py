@@ -112,7 +112,7 @@ class TestSave:
 
 class TestMakeFolder:
     def test_where_there_is_a_file(self, tmp_path):
-        with pytest.raises(ValueError, match="`output_dir` .*a-file cannot be made: File exists"):
+        with pytest.raises(ValueError, match="`output_dir` .*a-file cannot be created: File exists"):
             make_folder(tmp_path / write(tmp_path / "a-file", ""))
 
 
@@ -128,5 +128,5 @@ class TestSameRun:
     def test_other_arguments(self, tmp_path):
         check_same_run(tmp_path, {"seed": 1, "old": 3, "same": 0})
         (tmp_path / "model").mkdir()
-        with pytest.raises(ValueError, match=r"\(`seed` was 1, is 2, `old` was 3, is None\); use those, or choose"):
+        with pytest.raises(ValueError, match=r"\(`seed` was 1, is 2, `old` was 3, is None\); repeat them, or choose"):
             check_same_run(tmp_path, {"seed": 2, "same": 0})

@@ -238,14 +238,14 @@ class TestCheckArguments:
         ("options", "message"),
         [
             ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations; set `eval_strategy`"),
-            ({"bf16_full_eval": True}, "`bf16_full_eval` changes nothing: evaluations during training compute as"),
+            ({"bf16_full_eval": True}, "`bf16_full_eval` has no effect: evaluations during training use the"),
             ({"bleu_tokenize": "14a"}, "`bleu_tokenize` 14a is unknown; use one of none, zh, 13a"),
             ({"metric_for_best_model": "bleurt"}, "`metric_for_best_model` bleurt is unknown; use auto, bleu, chrf"),
             (
                 {"predict_with_generate": False, "metric_for_best_model": "bleu"},
                 "bleu needs `predict_with_generate`; use loss without it",
             ),
-            ({"streaming": True}, "a stream has no epochs; set the length of the training with `max_steps`"),
+            ({"streaming": True}, "a stream has no epochs; set the length of training with `max_steps`"),
             ({"num_train_epochs": 0.0}, "`num_train_epochs` is 0; it must be positive"),
         ],
     )

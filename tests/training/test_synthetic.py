@@ -61,7 +61,7 @@ def test_a_model_that_never_ends(teacher, tmp_path, monkeypatch):
     warning.assert_not_called()
     monkeypatch.setattr(synthetic, "output_limit", lambda *args: 0)
     text = files_of(teacher, ENGLISH, tmp_path / "never")
-    expected = f"{text.translations}: no translation can be used; train its model for longer"
+    expected = f"{text.translations}: no translation is usable; train its model for longer"
     warning.assert_called_once_with(expected)
 
 
@@ -123,7 +123,7 @@ def test_empty_and_endless_translations(teacher, tmp_path, monkeypatch, capsys):
 
 def test_only_one_process_writes(teacher, tmp_path, capsys):
     two = SimpleNamespace(world_size=2, process_index=1, disable_tqdm=True)
-    with pytest.raises(DataError, match="by one process, not by 2; start without a launcher until it is there"):
+    with pytest.raises(DataError, match="by one process, not by 2; start without a launcher until it exists"):
         translate_to_files(*teacher, ENGLISH, tmp_path / "made", two)
     first = files_of(teacher, ENGLISH, tmp_path)
     capsys.readouterr()
@@ -132,10 +132,10 @@ def test_only_one_process_writes(teacher, tmp_path, capsys):
 
 
 def test_faults(teacher, tmp_path):
-    with pytest.raises(DataError, match="there is no sentence to translate that is not blank"):
+    with pytest.raises(DataError, match="there are no sentences to translate, except for blank ones"):
         files_of(teacher, ["", " "], tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="`synthetic_dir` .*file cannot be made"):
+    with pytest.raises(ValueError, match="`synthetic_dir` .*file cannot be created"):
         files_of(teacher, ENGLISH, tmp_path / "file")
 
 

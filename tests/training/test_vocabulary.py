@@ -89,7 +89,7 @@ class TestTokenizer:
 
     @pytest.mark.parametrize("algorithm", ["unigram", "word", "whitespace", "character"])
     def test_only_bpe(self, algorithm):
-        with pytest.raises(ValueError, match="`extend_vocab` needs a tokenizer of BPE"):
+        with pytest.raises(ValueError, match="`extend_vocab` needs a BPE tokenizer"):
             extended(learned(algorithm=algorithm))
 
 
