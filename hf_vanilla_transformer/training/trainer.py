@@ -34,49 +34,49 @@ from .trainer_optimizer import OptimizerTrainer
 
 logger = logging.get_logger(__name__)
 
-# On a GPU, steps between two looks at whether another process received a signal: each waits for the device.
+# On a GPU, steps between checks for signals in other processes, each of which waits for the device.
 STEPS_BETWEEN_SIGNALS = 8
 
 # Raised for files that torch can read but this run cannot use.
 LOADING_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError)
 
-# Length at which a message cuts an error of torch.
+# Maximum length of torch's errors in a message.
 SHOWN_ERROR = 200
 
 
 class VanillaTransformerTrainer(OptimizerTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
-    Batches and loss are described by `LossTrainer`; `OptimizerTrainer` stops or skips at a NaN or infinite loss or
-    gradient. Other encoder-decoders are trained as by `Seq2SeqTrainer`.
+    See `LossTrainer` for batches and loss; `OptimizerTrainer` stops or skips at a NaN or infinite loss or gradient.
+    Encoder-decoders of other packages train as with `Seq2SeqTrainer`.
 
-    Checkpoints are whole or absent: a run loses nothing that it saved, whenever it is killed. Ctrl-C and SIGTERM take
-    effect after the step, once a checkpoint is saved, in all processes; a second Ctrl-C at once, and so does the first
-    without checkpoints (`save_strategy="no"`). Resumed from that checkpoint, a run ends as if never interrupted; to
-    resume otherwise than it began is refused, unless `args.resume_with_changes`.
+    Checkpoints are written atomically: whenever a run is killed, it loses nothing that it saved. Ctrl-C and SIGTERM
+    take effect in all processes after the step, once a checkpoint is saved; a second Ctrl-C, or the first with
+    `save_strategy="no"`, at once. Resumed from that checkpoint, a run ends as if never interrupted. Resuming with
+    other settings is refused, unless `args.resume_with_changes` is set.
 
-    Other metrics decide where `metric_for_best_model` ties: BLEU is 0 in every evaluation on targets of fewer than
-    four tokens, and `Trainer` would keep the first checkpoint.
+    Other metrics break ties of `metric_for_best_model`: on targets of fewer than four tokens, BLEU is 0 in every
+    evaluation, and `Trainer` would keep the first checkpoint.
 
     Attributes:
-        experiment: What the run trains with, beside arguments, model, tokenizer and token ids.
+        experiment: What to record besides arguments, model, tokenizer and token ids.
     """
 
     experiment: Mapping[str, Any] = {}
-    # What checkpoints say that they were trained with, and how that differs from the one that is resumed from.
+    # Record that checkpoints store, and its changes since the checkpoint to resume from.
     trained_with: dict[str, Any] | None = None
     _changes: Changes = {}
-    # Whether a checkpoint is being written, and whether at a step of the schedule.
+    # Whether a checkpoint is being written, and whether it is scheduled.
     _is_saving, _is_scheduled = False, True
-    _told_of_tie = False
+    _warned_of_tie = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.add_callback(ResumedState)
-        # Before an evaluation falls back on another.
+        # As given, before an evaluation resolves `auto`.
         self._metric = self.args.metric_for_best_model
         self._signals = DeferredSignals()
-        # Steps of the last call of `_maybe_log_save_evaluate` and of the last checkpoint of this session.
+        # Step of the last call of `_maybe_log_save_evaluate`, and of the last checkpoint of this session.
         self._last_call_step: int | None = None
         self._last_saved_step: int | None = None
 
@@ -96,13 +96,13 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         if resume_from_checkpoint and self.args.should_save:
             saved = Path(output_dir, Path(resume_from_checkpoint).name)
             if saved.is_dir() and saved.samefile(resume_from_checkpoint):
-                # What this one made superfluous, if the program was killed before it could.
+                # If the program was killed before it deleted what this checkpoint supersedes.
                 rotate_checkpoints(saved, self.args.save_total_limit, best_checkpoint(saved))
                 clear_scratch(output_dir)
         self._last_call_step = self._last_saved_step = None
         self._is_scheduled = True
         signals = self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext()
-        # Of arguments that changed, of fractions, and of sizes of batches that are counted in tokens.
+        # That warning is about changed arguments, which we check, and wrong for fractions and token-budget batches.
         with signals, without_message("trainer_utils", "do not match the ones in the `trainer_state.json`"):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -111,10 +111,10 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     def _maybe_log_save_evaluate(
         self, tr_loss: torch.Tensor, grad_norm: Any, model: torch.nn.Module, trial: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Log, evaluate and save; if a signal asks to stop, save in any case and stop.
+        """Log, evaluate and save; on a signal to stop, save in any case and stop.
 
-        `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the
-        second call, which evaluates first: a resumed run starts the next epoch, without that evaluation.
+        `Trainer` calls this after each step and again after an epoch. The last step of an epoch is saved by the second
+        call, after its evaluation, because a resumed run starts with the next epoch and would skip that evaluation.
         """
         state, control = self.state, self.control
         is_first_call, self._last_call_step = self._last_call_step != state.global_step, state.global_step
@@ -141,7 +141,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         self._signals.deliver(number)
 
     def _received_signal(self, is_last_step: bool) -> int:
-        """Number of a signal that asks this or another process to stop; 0: none."""
+        """Number of a signal to stop, received by this or another process; 0: none."""
         if self.args.world_size == 1:
             return self._signals.pending
         if self.args.device.type != "cpu" and not is_last_step and self.state.global_step % STEPS_BETWEEN_SIGNALS:
@@ -151,10 +151,10 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     # Saving
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save a checkpoint, whole or not at all: under a temporary name until all processes are done."""
+        """Save a checkpoint atomically: under a temporary name until all processes are done."""
         counts = getattr(self.train_dataset, "counts", None)
         if isinstance(counts, PairCounts) and counts.read:
-            # Of a stream, of which resuming a finished run reads nothing.
+            # The counts of a stream are recorded, because a finished run that is resumed reads nothing from it.
             self.run_record.train_pairs = counts.kept
         run_dir = Path(self._get_output_dir(trial))
         name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
@@ -168,7 +168,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             with disk_errors(checkpoint, f"make room, and {remedy}"):
                 super()._save_checkpoint(model, trial)
                 if self.state.best_global_step == self.state.global_step:
-                    # An unscheduled one is deleted by the next, and a run without interruption has none.
+                    # Never an unscheduled one: the next checkpoint deletes it, and uninterrupted runs have none.
                     self.state.best_model_checkpoint = str(checkpoint) if self._is_scheduled else best
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
@@ -188,12 +188,12 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             clear_scratch(run_dir)
 
     def _get_output_dir(self, trial: Any) -> str:
-        """Return the folder of checkpoints; of the one being saved, the temporary one."""
+        """Return the folder of checkpoints; while one is saved, the temporary folder."""
         run_dir = super()._get_output_dir(trial)
         return str(Path(run_dir, SCRATCH)) if self._is_saving else run_dir
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint once it is complete; a push that fails in the background is reported."""
+        """Push a checkpoint once it is complete; report pushes that fail in the background."""
         if self._is_saving:
             return
         earlier = list(getattr(self.push_in_progress, "jobs", ()))
@@ -211,7 +211,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     # Resuming
 
     def _begin(self, checkpoint: str | None) -> None:
-        """Record what the run trains with, and compare it with the record of the checkpoint that it resumes from."""
+        """Record what the run trains with, and compare it with the record of the checkpoint to resume from."""
         record, self._changes = run_record(self.args, self.model, self.processing_class), {}
         record["metric_for_best_model"] = self._metric
         if TEXT not in self.experiment and isinstance(self.train_dataset, datasets.Dataset):
@@ -222,29 +222,29 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             self._changes = check_changes(checkpoint, record, self.args.resume_with_changes)
             record = {**(before or {}), **record}
             if before is None and self.is_world_process_zero():
-                logger.warning(f"{checkpoint} does not say what it was trained with, so nothing is compared")
+                logger.warning(f"{checkpoint} has no record of its settings, so changes go unnoticed")
             if self._changes and self.is_world_process_zero():
                 logger.warning(changes_summary(checkpoint, self._changes))
         self.trained_with = record
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Train for an epoch, unless the run is finished: resuming one, `Trainer` would take another step."""
+        """Train for an epoch, unless the run is finished: when resuming one, `Trainer` would take another step."""
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> TrainOutput:
-        """End training with the loss and time of the whole run; `Trainer` knows only this session and process."""
+        """End training with loss and time of the whole run; `Trainer` counts only this session and process."""
         if self.state.global_step == self.run_record.first_step > 0 and self.is_world_process_zero():
             logger.warning(
-                f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train on, raise "
-                "`max_steps` or `num_train_epochs`"
+                f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train longer, "
+                "raise `max_steps` or `num_train_epochs`"
             )
         self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         mean = mean_training_loss(self.state.log_history)
         if mean is not None:
-            # From the log, which ends with the last step: the same bits however often the run was interrupted.
+            # From the log, which ends with the last step: bit-identical however often the run was interrupted.
             self._initial_global_step, self._total_loss_scalar = 0, mean * self.state.global_step
             self._tr_loss.zero_()
         return super()._finalize_training(trial, num_train_samples, start_time - self.run_record.seconds)
@@ -254,7 +254,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state of the optimizer; after changes, its settings and schedule are those of the arguments."""
+        """Load the optimizer state; after changes, settings and schedule come from the arguments."""
         if not (checkpoint and self._changes) or self.is_deepspeed_enabled:
             with _loading(checkpoint):
                 super()._load_optimizer_and_scheduler(checkpoint)
@@ -263,7 +263,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         settings = [{**group} for group in optimizer.param_groups]
         if not NEW_OPTIMIZER & self._changes.keys():
             if "lr_scheduler_type" in self._changes:
-                # The saved state of a schedule of another kind does not fit.
+                # The saved state of another schedule does not fit.
                 self.lr_scheduler = cast(Any, SimpleNamespace(load_state_dict=lambda state: None))
             with _loading(checkpoint):
                 super()._load_optimizer_and_scheduler(checkpoint)
@@ -275,19 +275,19 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             self.lr_scheduler = LambdaLR(optimizer, schedule.lr_lambdas, last_epoch=step - 1)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Restore the random generators, unless another seed has set them."""
+        """Restore the random generators, unless the seed has changed."""
         if "seed" not in self._changes:
             with _loading(checkpoint):
                 super()._load_rng_state(checkpoint)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
-        # `Trainer` pushes what it saves.
+        # `Trainer` pushes all that it saves.
         if self.args.push_to_hub and getattr(getattr(self.model, "config", None), "model_type", None) == MODEL_TYPE:
             add_code(output_dir or self.args.output_dir)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of missing weights, except tied ones, which a checkpoint stores once."""
+        """Warn about missing weights, except tied ones, which a checkpoint stores once."""
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
@@ -295,7 +295,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     # The best model
 
     def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
-        """Choose the metric of the best model by what the first evaluation set computes: BLEU or else the loss."""
+        """Resolve the metric `auto` by the first evaluation set: BLEU if it is computed, else the loss."""
         super().after_evaluation(metrics, prefix)
         sets = [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
         if self.args.metric_for_best_model != AUTO_METRIC or prefix not in sets[:1]:
@@ -303,23 +303,23 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         computed = f"{prefix}_bleu" in metrics
         metric = f"{prefix}_{'bleu' if computed else 'loss'}".removeprefix("eval_")
         if metric != "bleu":
-            logger.warning(f"evaluation computes no eval_bleu: eval_{metric} decides which model is best")
+            logger.warning(f"evaluation does not compute eval_bleu: eval_{metric} decides which model is best")
         self.args.metric_for_best_model, self.args.greater_is_better = metric, computed
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Decide whether this model is the best: by finite scores, that can be compared, and others where they tie."""
+        """Decide whether this model is the best, by finite and comparable scores, and by other metrics in a tie."""
         name = metric_name(self.args)
         if not isfinite(value := metrics.get(name, 0.0)):
             logger.warning(f"step {self.state.global_step}: {name} is {value}, so this is not the best model")
             return False
         if breaks_tie(self.args, self.state, metrics):
-            if not self._told_of_tie:
+            if not self._warned_of_tie:
                 logger.warning(
                     f"step {self.state.global_step}: {name} is {value:g} as before and cannot tell which model is "
-                    "better; chrF, exact match and, if all are 0, the loss decide where it ties"
+                    "better; chrF, exact match and, if all are 0, the loss break ties"
                 )
-            self._told_of_tie = True
-            # Whatever equals it is then better.
+            self._warned_of_tie = True
+            # Makes an equal value count as better.
             self.state.best_metric = None
         if SCORES & self._changes.keys():
             self.state.best_metric = self.state.best_model_checkpoint = self.state.best_global_step = None
@@ -329,11 +329,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
 
 @contextmanager
 def _loading(checkpoint: str | None) -> Iterator[None]:
-    """Name the checkpoint whose files are readable, but not those of this model and optimizer."""
+    """Name the checkpoint in errors from files that do not fit this model and optimizer."""
     try:
         yield
     except pickle.UnpicklingError:
-        # The error's own text advises to unpickle anything.
+        # The error's own text advises unpickling anything.
         raise ValueError(
             f"`resume_from_checkpoint` {checkpoint}: a file in it is a pickle that holds more than tensors, which is "
             "never run; resume from a checkpoint of your own"

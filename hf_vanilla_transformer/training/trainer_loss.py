@@ -1,4 +1,4 @@
-"""The trainer's loss, its batches of tokens, and its evaluation."""
+"""The trainer's loss, token-budget batches and evaluation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,12 +44,12 @@ from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
 from .rdrop import mean_divergence
 
-# Labels of all accumulated batches in all processes; None: those of the batch alone.
+# Number of labels in all accumulated batches of all processes; None: in the batch alone.
 Count = Tensor | int | None
 
 
 class EndlessStream(IterableDataset):
-    """Batches of a `TokenBudgetStream`, epoch after epoch: one stream for training by steps."""
+    """Batches of a `TokenBudgetStream`, epoch after epoch, for training by steps."""
 
     def __init__(self, batches: TokenBudgetStream) -> None:
         self.batches = batches
@@ -61,7 +61,7 @@ class EndlessStream(IterableDataset):
             for batch in self.batches:
                 yield batch
             if batch is None:
-                raise DataError("the filters keep no pair of the stream; check the data and the length limits")
+                raise DataError("no pair of the stream passes the filters; check the data and the length limits")
 
 
 class AlignedPairsCollator(DataCollatorForSeq2Seq):
@@ -80,14 +80,14 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 class LossTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
 
-    The default collator is `AlignedPairsCollator`: where the data also have `alignments`, the head that
-    `generation_config.alignment_heads` names learns them. With `args.packing` training batches are packed, whatever
-    the collator. Our model smooths labels in its own loss, and only in training: the evaluation loss is the plain
+    The default collator is `AlignedPairsCollator`: if the data have `alignments`, the head that
+    `generation_config.alignment_heads` names learns them. With `args.packing`, training batches are packed, whatever
+    the collator. Our model smooths labels in its own loss, and only in training; the evaluation loss is plain
     cross-entropy, averaged over all labels.
 
     Attributes:
-        epoch_rows: Which rows each epoch has, with `args.max_tokens`; None for all.
-        source_prefixes: What the sources of each part begin with, where each epoch tokenizes them anew.
+        epoch_rows: Rows of each epoch, with `args.max_tokens`; None for all.
+        source_prefixes: Prefix of the sources of each part, for epochs that retokenize them.
     """
 
     args: VanillaTransformerTrainingArguments
@@ -95,7 +95,7 @@ class LossTrainer(Seq2SeqTrainer):
     source_prefixes: Prefixes = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width if none is given."""
+        """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width unless one is given."""
         super().__init__(*args, **kwargs)
         model: Any = self.model
         set_learning_rate(self.args, model)
@@ -107,21 +107,21 @@ class LossTrainer(Seq2SeqTrainer):
         parameters = signature(unwrapped.forward).parameters
         if self.args.packing and not getattr(unwrapped, "takes_packing", False):
             raise ValueError(
-                f"`packing`: {type(model).__name__} takes no packed pairs, only models of this package do; leave it "
-                "out"
+                f"`packing`: {type(model).__name__} does not accept packed pairs, only models of this package do; "
+                "leave it out"
             )
         if self.args.packing and self.args.n_gpu > 1:
             raise ValueError(
-                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one for each "
-                "with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
+                f"`packing`: one process cannot split a packed batch among {self.args.n_gpu} GPUs; start one process "
+                "per GPU with `accelerate launch`, or set CUDA_VISIBLE_DEVICES"
             )
         self.model_smooths_labels = "smoothing" in parameters
         if self.model_smooths_labels:
             # Otherwise `Trainer` would take the labels from the model and smooth stored logits.
             self.label_smoother = None
         elif self.label_smoother is None and "num_items_in_batch" not in parameters:
-            # Marian, BART and T5 take any keyword, so `Trainer` believes that they divide by the labels of all
-            # accumulated batches. They divide by those of one: it would add up means, and the gradient be too large.
+            # Marian, BART and T5 accept any keyword, so `Trainer` assumes that they divide by the labels of all
+            # accumulated batches. They divide by those of one, so it would sum means and scale gradients up.
             self.model_accepts_loss_kwargs = False
         # Decoding starts with the encoder; a sharded model must gather its own parameters before that.
         register_fsdp_forward_method(model, "generate")
@@ -130,11 +130,11 @@ class LossTrainer(Seq2SeqTrainer):
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[Tensor] = []
 
-    # Makes a batch of pairs with `args.packing`.
+    # Replaces the collator with `args.packing`.
     packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; see `Trainer.train`. The model ends without hooks."""
+        """Train; see `Trainer.train`. Hooks are removed from the model in the end."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -151,7 +151,7 @@ class LossTrainer(Seq2SeqTrainer):
     ) -> Any:
         """Compute the loss of a batch: in training smoothed and, if no outputs are returned, without logits.
 
-        In evaluation it is the mean over the batch's own labels, whose number later weights it.
+        In evaluation, it is the mean over the batch's own labels, later weighted by their number.
         """
         if not model.training and self.compute_loss_func is None:
             num_items_in_batch = None
@@ -169,7 +169,7 @@ class LossTrainer(Seq2SeqTrainer):
         if self._alignment_head is None:
             self._alignment_head = AlignmentHead.of(self.accelerator.unwrap_model(self.model))
         others = {name: value for name, value in inputs.items() if name != "alignments"}
-        # Not for this pass alone: gradient checkpointing runs it again.
+        # Not detached after this pass, because gradient checkpointing runs it again.
         self._alignment_head.attach()
         result: Any = super().compute_loss(model, others, return_outputs, count)
         guided = self._alignment_head.loss(inputs, count)
@@ -185,7 +185,7 @@ class LossTrainer(Seq2SeqTrainer):
     def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
         """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
         labels = inputs["labels"]
-        # The rows of one pass after those of the other.
+        # The rows of the second pass follow those of the first.
         doubled = {name: torch.cat([each] * 2) if isinstance(each, Tensor) else each for name, each in inputs.items()}
         without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
         if "skip_logits" in doubled:
@@ -202,16 +202,16 @@ class LossTrainer(Seq2SeqTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def _divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Return what sums the divergence of decoder states; None if not all weights are here."""
+        """Return the model's function that sums the divergence of decoder states, if it has one and can call it."""
         if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1 or self.args.torch_compile:
             return None
         model: Any = self.accelerator.unwrap_model(self.model)
         return getattr(model, "divergence_without_logits", None)
 
     def _loss_scale(self, num_items_in_batch: Count) -> float:
-        """What `Trainer` multiplies a loss by: the processes whose labels it counted, as their gradients are averaged.
+        """Factor that `Trainer` applies to a loss: the number of processes whose labels it counted, to undo averaging.
 
-        It depends on sharding, and on the release of transformers, and so is asked for with a loss of 1.
+        It depends on sharding and on the release of transformers, and is therefore probed with a loss of 1.
         """
         probe = copy(self)
         if self.compute_loss_func is not None:
@@ -222,13 +222,13 @@ class LossTrainer(Seq2SeqTrainer):
     # Batches
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return batches of at most `args.max_tokens` tokens, or those of `Trainer` without it.
+        """Return batches of at most `args.max_tokens` tokens or, without it, those of `Trainer`.
 
         Raises:
             DataError: There are no pairs, or a pair is longer than the budget.
         """
-        # Dispatching needs batches of equal width, and would cut a packed row in as many parts as there are processes.
-        # Instead each process reads the whole stream, and keeps its batches.
+        # Dispatching needs batches of equal width, and would cut a packed row into one part per process. Instead, each
+        # process reads the whole stream and keeps its own batches.
         config = self.accelerator.dataloader_config
         dispatches = bool(config.dispatch_batches) and not self.args.packing
         collator = self.packed_collator if self.args.packing else self.data_collator
@@ -257,14 +257,14 @@ class LossTrainer(Seq2SeqTrainer):
             return self.accelerator.prepare(DataLoader(dataset, batch_sampler=self._sampler(dataset), **options))
 
     def _resampling(self, dataset: datasets.Dataset) -> Resampling:
-        """Return a collator that tokenizes anew in each epoch; batches stay those of the plain lengths."""
+        """Return a collator that retokenizes pairs in each epoch; batches are still formed by their plain lengths."""
         columns = {*dataset.column_names}
         needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
         needed |= {PART_COLUMN} if len(self.source_prefixes) > 1 else set()
         if missing := needed - columns:
             option = "bpe_dropout" if self.args.bpe_dropout else "augment"
             raise ValueError(
-                f"`{option}`: the training data have no text in {' and '.join(sorted(missing))}; make them with "
+                f"`{option}`: the training data lack {' and '.join(sorted(missing))} columns; create them with "
                 "`tokenize_pairs(..., keep_text=True)`"
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
@@ -281,7 +281,7 @@ class LossTrainer(Seq2SeqTrainer):
         )
 
     def _training_rows(self, step: int, micro_batch: int) -> list[int]:
-        """Rows of the training data in a micro-batch of this process; none for a stream, or without `max_tokens`."""
+        """Row numbers in a micro-batch of this process; empty for a stream, or without `max_tokens`."""
         if not (self.args.max_tokens and hasattr(self.train_dataset, "__len__")):
             return []
         world, accumulated = self.args.world_size, self.args.gradient_accumulation_steps
@@ -317,8 +317,8 @@ class LossTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate, with the mean loss of all labels; `Trainer` averages the means of batches."""
-        # `Seq2SeqTrainer` would count rows twice that fill the last batch of several processes.
+        """Evaluate, with the mean loss of all labels; `Trainer` would average the means of batches."""
+        # `Seq2SeqTrainer` would count the duplicate rows that fill the last batch of several processes.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
@@ -349,9 +349,9 @@ class LossTrainer(Seq2SeqTrainer):
         ignore_keys: list[str] | None = None,
         **gen_kwargs: Any,
     ) -> tuple[Any, Tensor | None, Tensor | None]:
-        """Evaluate a batch; outputs are bounded, since an untrained model rarely ends its sentences."""
-        given = gen_kwargs or getattr(self, "_gen_kwargs", {})
-        options = {name: value for name, value in given.items() if value is not None}
+        """Evaluate a batch; output lengths are bounded, since an untrained model rarely ends its sentences."""
+        requested = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        options = {name: value for name, value in requested.items() if value is not None}
         is_decoded = self.args.predict_with_generate and not prediction_loss_only and "input_ids" in inputs
         if is_decoded and not options.keys() & {*LENGTH_BOUNDS}:
             options |= self._row_limits(inputs, options)
@@ -392,7 +392,7 @@ def data_seed(args: TrainingArguments) -> int:
 
 
 def is_resampled(args: VanillaTransformerTrainingArguments) -> bool:
-    """Whether each epoch tokenizes the training pairs anew."""
+    """Whether each epoch retokenizes the training pairs."""
     return bool(args.bpe_dropout or parse_shares(args.augment))
 
 
@@ -403,7 +403,7 @@ def resampling(
     collate: Callable[[list[Any]], Any] = list,
     prefixes: Prefixes = (),
 ) -> Resampling:
-    """Return what tokenizes training pairs anew in each epoch; raises ValueError for BPE-dropout without BPE."""
+    """Return the retokenizer of training pairs in each epoch; raises ValueError for BPE-dropout without BPE."""
     seed, shares = data_seed(args), parse_shares(args.augment)
     dropping = DroppingTokenizer(tokenizer, args.bpe_dropout, seed) if args.bpe_dropout else tokenizer
     noise = Noise(shares, seed, tokenizer) if shares else None

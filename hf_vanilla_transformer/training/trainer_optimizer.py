@@ -1,4 +1,4 @@
-"""The trainer's optimizer: Muon, steps that are not finite, and the moving average of the weights."""
+"""The trainer's optimizer: Muon, handling of NaN and infinite numbers, and the moving average of the weights."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,21 @@ from .trainer_loss import LossTrainer
 
 logger = logging.get_logger(__name__)
 
-# Devices on which reading a loss costs nothing; elsewhere it waits for the device, and steps are checked in groups.
+# Devices on which reading a loss costs nothing; on others it waits for the device, so steps are checked in groups.
 SYNCHRONOUS_DEVICES = ("cpu",)
 MAX_UNCHECKED = 64
 
-# Skipped steps in a row that stop the run. Weights do not change meanwhile: even if half of all batches were bad, so
-# many in a row would come once in a million steps.
+# Consecutive skipped steps that stop the run. Weights do not change meanwhile: even if half of all batches were bad,
+# so many in a row would occur once in a million steps.
 MAX_SKIPPED_IN_A_ROW = 20
 
-# How much of a batch a message shows.
+# Rows and characters of a batch that a message shows.
 SHOWN_ROWS = 5
 SHOWN_CHARACTERS = 60
 
 
 class MicroBatch(NamedTuple):
-    """Loss and source ids (B, S) of a forward pass; of packed sources (1, S) also the edges."""
+    """Loss and source ids (B, S) of a forward pass; for packed sources (1, S), also their edges."""
 
     loss: torch.Tensor
     input_ids: torch.Tensor | None
@@ -53,9 +53,9 @@ class MicroBatch(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step that is yet to be checked, its number, counted from 1, and what this process contributes to it.
+    """A step to be checked, with its number, counted from 1, and this process's micro-batches.
 
-    The signal is a scalar, the same in all processes, that is finite if and only if losses and gradients are.
+    The signal is a scalar, equal in all processes, that is finite if and only if losses and gradients are.
     """
 
     number: int
@@ -64,18 +64,18 @@ class Step(NamedTuple):
 
 
 class OptimizerTrainer(LossTrainer):
-    """`LossTrainer` that neither steps with, nor saves, numbers that are NaN or infinite; with Muon and averages.
+    """`LossTrainer` with Muon, weight averaging, and protection against NaN and infinite numbers.
 
-    With `args.on_nonfinite` "stop", such a loss or gradient ends training with a ValueError that names step and batch.
-    On a CPU this comes before the step; on other devices steps are checked in groups, since every check waits for the
-    device, and weights may be lost meanwhile, but nothing is logged, evaluated or saved before its steps are checked.
-    With "skip", every step is checked, and a bad one changes neither weights nor optimizer; the learning rate goes on.
+    With `args.on_nonfinite` "stop", a NaN or infinite loss or gradient ends training with a ValueError that names step
+    and batch. On a CPU, this happens before the step. On other devices, steps are checked in groups, since every check
+    waits for the device; weights may be lost meanwhile, but nothing is logged, evaluated or saved unchecked. With
+    "skip", every step is checked, and a bad one changes neither weights nor optimizer; the schedule continues.
 
-    The step is judged by the norm of its gradients, which all processes share. A GradScaler meets infinite gradients
-    as it searches for its scale, and skips those steps itself: with one, only losses count.
+    Steps are judged by the norm of their gradients, which all processes share. A GradScaler produces infinite
+    gradients while searching for its scale, and skips those steps itself; with one, only losses are checked.
 
-    With `args.ema_decay` it evaluates, saves and ends with the average of the weights. A checkpoint's model is the
-    average, like any other model; the weights that training resumes with lie beside it.
+    With `args.ema_decay`, it evaluates, saves and ends with the average of the weights. The model in a checkpoint is
+    the average; the weights that training resumes from are in a separate file.
     """
 
     _average: MovingAverage | None = None
@@ -91,17 +91,17 @@ class OptimizerTrainer(LossTrainer):
         self.add_callback(RunRecord)
         self._batches: list[MicroBatch] = []
         self._unchecked: list[Step] = []
-        # The sum of losses before the current step, and the steps taken and skipped since it was last logged.
+        # Sum of losses before the current step, and steps taken and skipped since the loss was last logged.
         self._loss_before = torch.tensor(0.0)
         self._taken = self._skipped = 0
 
     @property
     def run_record(self) -> RunRecord:
-        """What sessions of a run pass on; `restore_callback_states_from_checkpoint` replaces the callback."""
+        """Statistics across sessions. `restore_callback_states_from_checkpoint` replaces the callback: never store it."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; see `Trainer.train`. The model ends as the best checkpoint, or else as the average.
+        """Train; see `Trainer.train`. The model ends up as the best checkpoint or, without one, as the average.
 
         Raises:
             ValueError: A loss, a gradient or a weight is NaN or infinite.
@@ -115,7 +115,7 @@ class OptimizerTrainer(LossTrainer):
                 self._average.copy_to_parameters()
         finally:
             self._average = None
-            # `Trainer` leaves it set where training fails, and an evaluation after that would count as part of it.
+            # `Trainer` leaves it set when training fails, and a later evaluation would count as part of training.
             self.is_in_train = False
         self._check_finite()
         return output
@@ -127,7 +127,7 @@ class OptimizerTrainer(LossTrainer):
         self.optimizer = muon_with_adam(model, self.get_decay_parameter_names(model), self.args)
         return self.optimizer
 
-    # Finding
+    # Detection
 
     def compute_loss(
         self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -142,7 +142,7 @@ class OptimizerTrainer(LossTrainer):
         self._batches.append(
             MicroBatch(loss.detach(), inputs.get("input_ids"), (inputs.get("packing") or {}).get("cu_seq_lens"))
         )
-        # 1, or NaN: an infinite loss alone may have finite gradients, and other processes would not see it.
+        # Times 1 or NaN: an infinite loss may have finite gradients, and other processes would not notice it.
         loss = loss * (1 + 0 * loss.detach())
         return (loss, *outputs) if return_outputs else loss
 
@@ -185,7 +185,7 @@ class OptimizerTrainer(LossTrainer):
     # Reporting
 
     def _describe(self, step: Step, signal: float) -> str:
-        """Say what of a step is not finite, and in which batch: the same in every process."""
+        """Describe what in a step is not finite, and in which batch; the same in every process."""
         losses = [batch.loss.float().mean().item() for batch in step.batches]
         bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)][:1]
         place = [f"rank {self.args.process_index}"] if self.args.world_size > 1 else []
@@ -196,7 +196,7 @@ class OptimizerTrainer(LossTrainer):
         faults = [(bool(bad), f"{text} ({', '.join(place)})" if place else text)]
         if self.args.world_size > 1:
             faults = gather_object(faults)
-        # The process whose loss it is; the gradients are everybody's.
+        # Prefer the process with the bad loss; gradients are shared.
         _, fault = next((each for each in faults if each[0]), faults[0])
         return f"step {step.number}: {fault}"
 
@@ -219,19 +219,19 @@ class OptimizerTrainer(LossTrainer):
     @property
     def _divergence_advice(self) -> str:
         rate, clipping = f"{self.args.learning_rate:.3g}", "" if self.args.max_grad_norm else ", or `max_grad_norm=1`"
-        kept = newest_checkpoint(cast(str, self.args.output_dir))
-        last = f"; the last checkpoint is {kept}" if kept else ""
+        newest = newest_checkpoint(cast(str, self.args.output_dir))
+        last = f"; the last checkpoint is {newest}" if newest else ""
         return f": training has diverged; start again with a `learning_rate` below {rate}{clipping}{last}"
 
     # Skipping
 
     def _check_or_skip(self, model: torch.nn.Module) -> None:
-        """Check the step; if it is bad, leave the optimizer nothing to do."""
+        """Check the step; if it is bad, remove its gradients and its loss."""
         record, fault = self.run_record, self._find_fault()
         if fault is None:
             self._taken, record.skipped_in_a_row = self._taken + 1, 0
             return
-        # Otherwise no later step can be better.
+        # With bad weights, no later step can be better.
         self._check_finite()
         record.skipped_steps, self._skipped = record.skipped_steps + 1, self._skipped + 1
         record.skipped_in_a_row += 1
@@ -243,7 +243,7 @@ class OptimizerTrainer(LossTrainer):
         self._tr_loss.copy_(self._loss_before)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log; the loss is the mean of the steps that were taken."""
+        """Log, with the mean loss of the steps that were taken."""
         self._check_steps()
         if "loss" in logs:
             if self._skipped:
@@ -267,7 +267,7 @@ class OptimizerTrainer(LossTrainer):
             return super().evaluation_loop(*args, **kwargs)
 
     def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
-        """In training, treat the loss as that of a step."""
+        """In training, treat a NaN or infinite loss like that of a step."""
         super().after_evaluation(metrics, prefix)
         loss = metrics.get(f"{prefix}_loss", 0.0)
         if self.is_in_train and not math.isfinite(loss):
@@ -289,7 +289,7 @@ class OptimizerTrainer(LossTrainer):
     # The average
 
     def started_average(self) -> MovingAverage:
-        """The average, which begins as the weights where it is first asked for."""
+        """Return the average, which starts as a copy of the weights on the first call."""
         self._average = self._average or MovingAverage(cast(nn.Module, self.model).parameters(), self.args.ema_decay)
         return self._average
 

@@ -124,7 +124,9 @@ def test_a_bad_loss_names_the_pairs(tmp_path, monkeypatch):
 
 class TestRefusals:
     def test_other_models(self, tmp_path):
-        with pytest.raises(ValueError, match="^`packing`: MarianMTModel takes no packed pairs, .* leave it out$"):
+        with pytest.raises(
+            ValueError, match="^`packing`: MarianMTModel does not accept packed pairs, .* leave it out$"
+        ):
             trainer_of(tmp_path, trainable_marian(), packing=True)
 
     def test_several_gpus_in_one_process(self, tmp_path, monkeypatch):

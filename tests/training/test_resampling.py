@@ -118,11 +118,11 @@ def test_what_cannot_be_tokenized_anew(tmp_path, name, value):
         ValueError, match=f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out"
     ):
         trainer_of(tmp_path, **{name: value}, max_tokens=0)
-    with pytest.raises(ValueError, match=f"`{name}`: the training data have no text in source and target; make them"):
+    with pytest.raises(ValueError, match=f"`{name}`: the training data lack source and target columns; create"):
         resampling_trainer(tmp_path, keep_text=False, **{name: value}).get_train_dataloader()
     trainer = resampling_trainer(tmp_path, **{name: value})
     trainer.train_dataset = trainer.train_dataset.map(lambda row: {"alignments": [0, 0]})
-    with pytest.raises(ValueError, match="the training data have no text in alignment; make them with"):
+    with pytest.raises(ValueError, match="the training data lack alignment columns; create them with"):
         trainer.get_train_dataloader()
 
 

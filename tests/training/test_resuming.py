@@ -158,7 +158,7 @@ class TestExperiment:
     @pytest.mark.parametrize("steps", [4, 3])
     def test_a_complete_run_says_so(self, begun, tmp_path, caplog, steps):
         assert resume(begun, tmp_path / "run", max_steps=steps)["steps"] == 4
-        assert f"the run was complete: 4 steps of {steps}; to train on, raise `max_steps`" in caplog.text
+        assert f"the run was complete: 4 steps of {steps}; to train longer, raise `max_steps`" in caplog.text
         assert ("max_steps 3 (was 4)" in caplog.text) == (steps == 3)
 
     def test_a_checkpoint_of_an_earlier_release(self, begun, tmp_path, caplog):
@@ -167,7 +167,7 @@ class TestExperiment:
         (tmp_path / "run" / "checkpoint-4" / MANIFEST).unlink()
         given = {**options, "seed": 7, "max_steps": 5, "resume_from_checkpoint": "last"}
         assert train(tmp_path / "run", **given)["steps"] == 5
-        assert "checkpoint-4 does not say what it was trained with, so nothing is compared" in caplog.text
+        assert "checkpoint-4 has no record of its settings, so changes go unnoticed" in caplog.text
 
     @pytest.mark.slow
     def test_the_same_batch_in_other_parts(self, begun, tmp_path, caplog):

@@ -336,7 +336,7 @@ class TestEvaluation:
         measured = [entry[decides] for entry in trainer.state.log_history if decides in entry]
         best = max if decides.endswith("bleu") else min
         assert len(measured) == 2 and trainer.state.best_metric == best(measured)
-        assert caplog.text.count(f"evaluation computes no eval_bleu: {decides} decides which model is best") == 1
+        assert caplog.text.count(f"evaluation does not compute eval_bleu: {decides} decides which model is best") == 1
 
     @pytest.mark.parametrize("options", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 20}])
     def test_decoding_without_an_end_is_bounded(self, tmp_path, options):
@@ -378,7 +378,7 @@ class TestFaults:
     def test_a_stream_without_pairs(self, tmp_path):
         empty = datasets.Dataset.from_dict({"source": [" "], "target": ["w"]}).to_iterable_dataset()
         trainer = trainer_of(tmp_path, train=tokenize_pairs(empty, TOKENIZER)[0], max_steps=2)
-        with pytest.raises(DataError, match="the filters keep no pair of the stream"):
+        with pytest.raises(DataError, match="no pair of the stream passes the filters"):
             trainer.train()
 
 
