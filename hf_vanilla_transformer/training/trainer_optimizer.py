@@ -97,7 +97,7 @@ class OptimizerTrainer(LossTrainer):
 
     @property
     def run_record(self) -> RunRecord:
-        """Statistics across sessions. `restore_callback_states_from_checkpoint` replaces the callback: never store it."""
+        """The callback with statistics across sessions; `restore_callback_states_from_checkpoint` replaces it."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:

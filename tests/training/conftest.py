@@ -1,4 +1,4 @@
-"""A finished run, for all tests that need some run."""
+"""A finished run, shared by tests."""
 
 import pytest
 import torch
@@ -8,13 +8,13 @@ from experiments import train, write_splits
 
 @pytest.fixture
 def files(tmp_path):
-    """The arguments that name training, validation and test pairs."""
+    """Arguments for training, validation and test files."""
     return write_splits(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory):
-    """The folder of a run of three epochs with all splits, which no test changes; its text lies beside it."""
+    """Folder of a run of three epochs with all splits, read-only for tests; its text lies beside it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("finished")

@@ -1,4 +1,4 @@
-"""Arguments: the paper's defaults, what follows from what, and what excludes what."""
+"""Arguments: the paper's defaults, derived values, and mutually exclusive options."""
 
 from importlib.util import find_spec
 
@@ -123,7 +123,7 @@ class TestTrainingArguments:
             (512, 4000, 7e-4),
             (1024, 4000, 4.9e-4),
             (256, 1000, 1.98e-3),
-            # A short warm-up: no more than after 1000 steps, where 120 steps of the tiny model learn most.
+            # A short warm-up: the rate of 1000 steps, at which the tiny model learns most in 120 steps.
             (128, 20, 2.8e-3),
             (128, 1, 2.8e-3),
         ],
@@ -139,7 +139,7 @@ class TestTrainingArguments:
         ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
         ({"cpu_name": "Intel Xeon", "avx512_bf16": True}, False),
         ({"cpu_name": "AMD EPYC", "avx2": True}, False),
-        # A GPU that only emulates it.
+        # A GPU that only emulates bf16.
         (None, False),
     ],
 )

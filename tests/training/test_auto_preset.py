@@ -1,4 +1,4 @@
-"""The preset `auto`: the size of the corpus decides what no option sets."""
+"""The preset `auto`: the corpus size determines settings that were not given."""
 
 import shutil
 
@@ -17,13 +17,13 @@ from paths import ROOT
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 AUTO = {"preset": "auto"}
-# What `arguments` sets, back to what is not given.
+# Resets what `arguments` sets to "not given".
 DEFAULTS = {"max_tokens": None, "warmup_steps": None, "num_train_epochs": None}
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16}
 
 
 def corpus(words: int) -> datasets.Dataset:
-    """A pair of so many words of five letters, half of them on each side."""
+    """A pair with this many words of five letters, half of them on each side."""
     return datasets.Dataset.from_dict({"source": ["words " * (words // 2)], "target": ["words " * (words // 2)]})
 
 
@@ -71,7 +71,7 @@ def test_epochs_and_vocabulary_follow_from_the_size(words, name, value):
     ],
 )
 def test_the_plan_of_small_corpora_is_the_recipes_that_were_measured(name, words, given):
-    """Words are those of the training text, and what is given that of docs/choosing.md."""
+    """Word counts are those of the training texts; `given` is from docs/choosing.md."""
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     plan = PLANS[0]
     settings = plan.settings(words, words) | given
@@ -96,7 +96,7 @@ def test_every_plan_can_be_used(tmp_path):
         options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
         arguments(tmp_path, options, **plan.training)
         assert auto_preset.REASONS.keys() >= plan.settings(plan.words, plan.words).keys()
-        # Of these alone it is known whether they were given.
+        # Only for these fields is it known whether they were given.
         assert {*PRESET_DEFAULTS, "learning_rate", "guided_alignment"} >= plan.training.keys()
     assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
 
@@ -104,7 +104,7 @@ def test_every_plan_can_be_used(tmp_path):
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        # 3 epochs of 9,333 words, that is of 9,333 x 1.4 tokens or 1 pair.
+        # 3 epochs of 9,333 words, which is 9,333 x 1.4 tokens or 1 pair.
         ({"max_tokens": 1000}, 3),
         ({"max_tokens": 1000, "num_train_epochs": 5}, 5),
         ({"max_tokens": 0}, 1),
@@ -225,7 +225,7 @@ def test_a_stream_has_no_size(files, tmp_path):
 
 
 def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
-    # Batches so small that a tenth of the steps is more than the warm-up of the plan.
+    # Batches so small that a tenth of the steps exceeds the planned warm-up.
     model_args, data_args, args = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS | {"max_tokens": 30})
     experiment = setup.set_up(model_args, data_args, args)
     text = start_summary(experiment, data_args)
@@ -249,7 +249,7 @@ def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
 
 @pytest.mark.slow
 def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_plan):
-    """It is a part of the length, but one that is over."""
+    """The warm-up depends on the length, but is not recomputed for a new one."""
     options = {**files, **DEFAULTS, "eval_strategy": "no", "max_tokens": 400, "average_last_checkpoints": 0}
     train(tmp_path / "run", AUTO, **options, max_steps=20)
     assert train(tmp_path / "run", AUTO, **options, max_steps=40, resume_from_checkpoint="last")["steps"] == 40

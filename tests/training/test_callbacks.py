@@ -1,4 +1,4 @@
-"""What a run remembers between sessions: the best checkpoint and what breaks ties, early stopping, time and loss."""
+"""State across sessions: the best checkpoint, tie-breaking, early stopping, time and loss."""
 
 import math
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trainer_with(folder, *evaluations, **options):
-    """A trainer whose evaluations score as given, by BLEU, chrF and exact match."""
+    """A trainer whose evaluations return the given BLEU, chrF and exact match."""
     scores = iter(evaluations)
 
     def scorer(prediction):
@@ -33,7 +33,7 @@ def assert_weights_of(checkpoint, model):
 
 class TestBest:
     def resumed(self, folder, stored, **options):
-        """A run resumed from its last checkpoint, which says that the first is the best one and where it was."""
+        """A run resumed from its last checkpoint, which records the first as the best, with its original path."""
         options = {**EVALUATING, "load_best_model_at_end": True, "eval_dataset": id_pairs(8), **options}
         with edited_state(folder / "checkpoint-6") as state:
             state.best_model_checkpoint, state.best_global_step, state.best_metric = str(stored), 2, 0.0
@@ -66,7 +66,7 @@ class TestTies:
             ([(5, 10, 0), (5, 30, 1), (4, 40, 2)], 4),
             ([(0, 40, 9), (0, 30, 1), (1, 10, 0)], 6),
             ([(0, 30, 1), (0, 20, 0), (0, 25, 0)], 2),
-            # Translations that are equally good: the first, as always.
+            # Equal scores: the first stays the best.
             ([(100, 100, 100), (100, 100, 100), (100, 100, 100)], 2),
         ],
     )
@@ -129,7 +129,7 @@ class TestEarlyStopping:
         assert trainer.state.global_step == last
 
     def steps_of(self, folder, patience, max_steps, resume=None):
-        """How far a run without learning comes, of whose evaluations only the first is better than those before it."""
+        """How far a run gets that does not learn, so that only its first evaluation is an improvement."""
         options = {**EVALUATING, "max_steps": max_steps, "eval_dataset": id_pairs(8), "learning_rate": 0.0}
         trainer = trainer_of(folder, trainable_model(dropout=0.0), **options)
         if patience:
@@ -161,7 +161,7 @@ class TestRunRecord:
             output = resumed.train(resume_from_checkpoint=True)
             assert output.training_loss == pytest.approx(expected, abs=1e-6)
             assert output.training_loss == pytest.approx(mean_training_loss(resumed.state.log_history))
-            # The first session's, as far as its checkpoint, and this one's.
+            # The first session up to its checkpoint, plus this one.
             seconds, final = resumed.run_record.seconds, resumed.state.log_history[-1]
             assert 0 < seconds < output.metrics["train_runtime"] and resumed.run_record.since_epoch == 0
             assert final["train_loss"] == output.training_loss

@@ -1,4 +1,4 @@
-"""Checkpoints: whole after a kill at any moment or absent, resumed from, and the average of the last ones."""
+"""Checkpoints: complete or absent after a kill at any moment, resuming, and the average of the last ones."""
 
 import json
 import os
@@ -76,7 +76,7 @@ class TestKilled:
         with pytest.raises(Killed):
             trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2") if again else None)
         monkeypatch.undo()
-        # One that was written before stays whole.
+        # An earlier checkpoint stays complete.
         assert newest_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{4 if again else 2}")
         assert (tmp_path / "checkpoint-4").exists() == again
         resumed = trainer_of(tmp_path, trainable_model(seed=7), **SAVING)
@@ -118,7 +118,7 @@ class TestKilled:
 
 class TestAveraging:
     def test_faults(self, tmp_path):
-        """Others are those of tests/cli/test_average.py."""
+        """More are in tests/cli/test_average.py."""
         with pytest.raises(ValueError, match="no checkpoints to average"):
             average_checkpoints([])
         broken = trainable_model()
@@ -137,7 +137,7 @@ class TestAveraging:
 
 class TestSaving:
     def test_a_full_disk(self, tmp_path, small_files):
-        """The first checkpoint; tests/reliability has others."""
+        """The disk fills up at the first checkpoint; tests/reliability has later ones."""
         trainer = trainer_of(tmp_path, **SAVING)
         save_inside(trainer, 2, small_files(5000))
         with pytest.raises(DataError, match="make room, and start again"):
@@ -167,7 +167,7 @@ class TestSaving:
         assert names(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
     def test_a_stop_waits_for_the_checkpoint_after_early_stopping(self, tmp_path):
-        """The step ends its epoch and is one of the schedule."""
+        """The step ends its epoch and is scheduled."""
         options = {**EVALUATING, "save_strategy": "epoch", "eval_steps": 1, "max_steps": 50}
         options |= {"load_best_model_at_end": False}
         trainer = trainer_of(tmp_path, **options, eval_dataset=id_pairs(8), learning_rate=0.0)

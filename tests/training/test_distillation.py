@@ -33,7 +33,7 @@ def _long_translations_are_kept(monkeypatch):
 
 
 def student_of(teacher, finished, folder, **options):
-    """Distill the finished run, whose translations have no end, into a tiny student."""
+    """Distill the finished run, whose translations never end, into a tiny student."""
     shape = {**SHAPE, "tokenizer_name_or_path": str(finished), "max_length_ratio": 100}
     chosen = {name: options.pop(name) for name in ("num_hypotheses", "num_beams") if name in options}
     return distill(*teacher, *arguments(folder, shape, max_steps=2, **options), **chosen)
@@ -57,7 +57,7 @@ def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, caps
     assert len(list(filter(None, made.read_text().split("\n")))) == len(sources)
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == teacher[1].get_vocab()
     assert " and synthetic pairs." in (folder / "README.md").read_text()
-    # What the comparison says is what the saved models do.
+    # The comparison agrees with the saved models.
     assert compared == json.loads((folder / "distillation.json").read_text())
     assert (compared["split"], compared["sentences"]) == ("test", 9)
     test_sources = [source for source, _ in sentences(9, 2)]
@@ -141,7 +141,7 @@ def test_without_ctranslate2(teacher, finished, files, tmp_path, monkeypatch):
 
 
 class Trained(Exception):
-    """Ends a distillation where the student would be trained."""
+    """Raised when the student would be trained, to end a distillation there."""
 
 
 def student_for(teacher, student, files, folder, monkeypatch):
@@ -199,7 +199,7 @@ def test_several_small_teachers_have_a_wide_student(files, tmp_path, monkeypatch
 
 @pytest.mark.slow  # trains two models until they know their task
 def test_a_student_learns_from_translations_alone(tmp_path):
-    """The training pairs that the student is not shown have targets in capitals, which only the teacher can know."""
+    """The student does not see the training pairs; it can learn only from the teacher that targets are in capitals."""
     files = {"train_file": write(tmp_path / "train.tsv", tsv(sentences(400)))}
     files["test_file"] = write(tmp_path / "test.tsv", tsv(sentences(40, 2)))
     shape = {"config_overrides": TINY.replace("d_model=16", "d_model=32"), "preset": "tiny"}

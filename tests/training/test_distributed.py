@@ -58,7 +58,7 @@ leave()
 
 @pytest.mark.slow
 def test_data_parallel_training_is_training():
-    """This process is the first, which spares starting it."""
+    """This process is the first one, so that only the second needs to start."""
     # The defaults are minutes, which a busy machine may need to import torch twice.
     limit = timedelta(days=1)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False, timeout=limit)
@@ -76,7 +76,7 @@ def test_data_parallel_training_is_training():
             second.kill()
             raise
         finally:
-            # What the second process says of itself explains most failures of the first.
+            # The output of the second process explains most failures of the first.
             output, _ = second.communicate()
             print(output)
             if dist.is_initialized():
@@ -141,7 +141,7 @@ def test_tensor_parallel_is_the_same_model(changes, tmp_path):
 
 
 def test_the_plan_names_parts_that_there_are():
-    """A part that a configuration leaves out is not in its model's plan."""
+    """Modules that a configuration omits are not in its model's plan."""
     model = tiny_model()
     plan = model.tp_plan
     assert plan["lm_head"] == "colwise_gather_output"

@@ -15,7 +15,7 @@ from trainers import EVALUATING, SAVING, TOKENIZER, At, id_pairs, losses, token_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# With such a rate the first step is finite, and what it leads to is not.
+# With this learning rate, the first step is finite, but the resulting weights are not.
 DIVERGING = {**SAVING, "save_steps": 1, "optim": "sgd", "learning_rate": 1e30, "lr_scheduler_type": "constant"}
 
 
@@ -41,7 +41,7 @@ class TestStopping:
         [(math.nan, 1, 128), (math.inf, 3, 128), (-math.inf, 1, 0), (math.nan, 3, 0)],
     )
     def test_names_the_batch_of_a_loss(self, tmp_path, monkeypatch, value, accumulation, tokens):
-        """In the second epoch, whose order differs from that of the first."""
+        """A bad batch in the second epoch, whose order differs from the first."""
         data, seen = id_pairs(), []
         options = {"max_tokens": tokens, "gradient_accumulation_steps": accumulation, "num_train_epochs": 3}
         trainer = trainer_of(tmp_path, train=data, **options)
@@ -187,7 +187,7 @@ class TestSkipping:
         assert trainer.state.global_step == 2
 
     def test_with_a_scaler(self, tmp_path, monkeypatch):
-        """As with fp16 on a GPU: the scaler has recorded its own checks, and its scale goes on."""
+        """As with fp16 on a GPU: the scaler has recorded its own checks, and keeps updating its scale."""
         trainer = trainer_of(tmp_path, max_steps=4, on_nonfinite="skip")
         spoil_losses(monkeypatch, [1, 2], math.inf)
         scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -212,7 +212,7 @@ class TestEvaluation:
         with pytest.raises(ValueError, match="^step 2: eval_loss is nan: training has diverged"):
             trainer.train()
         assert not list(tmp_path.glob("checkpoint-*"))
-        # Outside of training it is what it is.
+        # Outside of training, NaN is returned as it is.
         assert math.isnan(trainer.evaluate()["eval_loss"])
 
     def test_no_checkpoint_is_best_by_it(self, tmp_path, monkeypatch, caplog):
@@ -233,5 +233,5 @@ class TestEvaluation:
         assert trainer.state.best_model_checkpoint is None and trainer.state.best_metric is None
         assert trainer.state.global_step == 6
         assert sum(f"eval_bleu is {value}, so this is not the best model" in text for text in caplog.messages) == 3
-        # JSON knows no NaN.
+        # JSON has no NaN.
         assert "best_metric" in json.loads((tmp_path / "checkpoint-6/trainer_state.json").read_text())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def words():
-    """A tokenizer with one token a word."""
+    """A tokenizer with one token per word."""
     return train_tokenizer(["w"], algorithm="whitespace")
 
 
@@ -73,7 +73,7 @@ class TestChoice:
         assert entries["chosen_model"] == chosen and entries["averaged_checkpoints"] == 2
         assert all(entries[f"validation_{name}_{each}"] == scores[name][each] for name in scores for each in METRICS)
         averaged = average_checkpoints(last_checkpoints(finished, 2)).state_dict()
-        # The folder holds the average where that was better.
+        # The folder holds the average if that was better.
         trained = weights(finished)
         assert_equal_weights(model.state_dict(), averaged if chosen == "averaged" else trained)
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class TestFinished:
-    """The run that other tests share."""
+    """The run shared with other tests."""
 
     def test_files(self, finished):
         written = {path.name for path in finished.iterdir() if path.is_file()}
@@ -46,7 +46,7 @@ class TestFinished:
 
 class TestRuns:
     def test_learns(self, tmp_path, files):
-        """Some 400 steps suffice for so easy a task; what the run says of itself is what its files give."""
+        """Some 400 steps suffice for this easy task; the reported results match the run's files."""
         write(tmp_path / "train.tsv", tsv(sentences(400)))
         options = {"num_train_epochs": 36, "eval_strategy": "steps", "eval_steps": 120, "learning_rate": 0.01}
         wider = TINY.replace("d_model=16", "d_model=32")
@@ -93,7 +93,7 @@ class TestRuns:
     @pytest.mark.slow
     @pytest.mark.parametrize("with_validation", [False, True])
     def test_a_line_of_thousands_of_words(self, tmp_path, files, monkeypatch, with_validation):
-        """It is not trained on, neither shown nor drawn, and truncated where every pair is scored."""
+        """A long pair is not trained on, shown or drawn, and is truncated where every pair is scored."""
         rows = [*sentences(20), ("ant bee " * 2500, "ANT BEE " * 2500)]
         file = write(tmp_path / "long.tsv", tsv(rows[::-1]))
         lengths = []
@@ -109,7 +109,7 @@ class TestRuns:
         held_out = {"validation_file": file, "test_file": file} if with_validation else {}
         options = {"max_source_length": 20, "max_target_length": 20, "max_steps": 1}
         results = train(tmp_path / "model", train_file=file, **held_out, **options)
-        # The heads that align words are chosen by longer pairs, too.
+        # Alignment heads are chosen by longer pairs, too.
         assert results["train_pairs"] == 20 and 0 < max(lengths) <= (MAX_TOKENS if with_validation else 20)
         assert results.get("validation_pairs", 21) == 21
         samples = json.loads((tmp_path / "model" / "all_results.json").read_text())["sample_split"]
@@ -122,15 +122,15 @@ class TestRuns:
         [
             ({}, 1e-5),
             ({"rdrop_alpha": 2.0, "ema_decay": 0.5}, 1e-5),
-            # Its matrix products, in bfloat16 where that is faster, enlarge the last digits of gradients.
+            # Its matrix products, in bfloat16 where that is faster, amplify rounding errors of gradients.
             ({"muon": True, "learning_rate": 0.01}, 1e-3),
         ],
         # Without dropout both passes of R-Drop are equal: the weight of their divergence is tested in test_rdrop.
         ids=["plain", "two passes and a moving average", "Muon"],
     )
     def test_two_processes(self, tmp_path, files, extras, tolerance):
-        """Batches by tokens are dealt out so that what is trained, scored and written is that of one process."""
-        # One batch an epoch, which two processes share.
+        """With token-budget batches, two processes train, score and write the same as one."""
+        # One batch per epoch, shared by two processes.
         options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_tokens": 100000}
         options |= {"config_overrides": f"{TINY},dropout=0", "num_train_epochs": 4, "logging_steps": 1}
         options |= {"average_last_checkpoints": 2, **extras}
@@ -160,7 +160,7 @@ class TestResuming:
     @pytest.mark.parametrize("streaming", [False, True])
     def test_goes_on_exactly(self, tmp_path, files, monkeypatch, streaming):
         options = {"eval_strategy": "steps", "eval_steps": 4, "max_steps": 12, "logging_steps": 1}
-        # The final evaluation is the same for all runs: let it be short.
+        # The final evaluation is the same for all runs, so keep it short.
         del files["test_file"]
         options |= {**files, "streaming": streaming, "average_last_checkpoints": 2, "final_num_beams": 1}
         dropout = {"config_overrides": f"{TINY},dropout=0.2"}
@@ -194,6 +194,6 @@ class TestResuming:
         second = train(folder, **options, resume_from_checkpoint="last")
         timed = ("train_runtime", "train_tokens_per_second")
         assert {**second, **dict.fromkeys(timed)} == {**first, **dict.fromkeys(timed)}
-        # Of all sessions; the first one's last moments come after its last checkpoint.
+        # The time of all sessions, except for the first one's after its last checkpoint.
         assert second["train_runtime"] > first["train_runtime"] / 2
         assert_equal_weights(weights(folder), before)

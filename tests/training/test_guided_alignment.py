@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def copies(rows, seed=0):
-    """Return pairs of equal sentences, and the links of each."""
+    """Return pairs of identical sentences, and the links of each."""
     sentences = text_pairs(rows, seed)["source"][:]
     links = [[(i, i) for i in range(len(sentence.split()))] for sentence in sentences]
     return datasets.Dataset.from_dict({"source": sentences, "target": sentences}), links
@@ -55,7 +55,7 @@ def tsv_lines(folder):
 
 @pytest.mark.parametrize("algorithm", ["bpe", "character", "word"])
 def test_alignments_travel_with_their_pairs(tmp_path, algorithm):
-    """Through held-out splits, samples, length limits and tokenization."""
+    """Links follow their pairs through held-out splits, samples, length limits and tokenization."""
     rng, words = random.Random(0), ["ant", "bumblebee", "cat", "dormouse", "eel", "fox", "gnu"]
     rows = [rng.sample(words, rng.randint(1, 7)) for _ in range(200)]
     orders = [rng.sample(range(len(row)), len(row)) for row in rows]
@@ -128,13 +128,13 @@ def test_links_of_words_hold_for_any_split_of_them():
 
 
 def links_of_copies(source, target):
-    """Return the links of tokens in the same word of two splits of a sentence, each ended by the end token."""
+    """Return the links of tokens in the same word of two tokenizations of a sentence, each with an end token."""
     sides = [word_numbers(tokens[:-1]).items() for tokens in (source, target)]
     return {(i, j) for (i, word), (j, other) in product(*sides) if word == other}
 
 
 def word_numbers(tokens):
-    """Return which word each token belongs to; one of white space belongs to none."""
+    """Return the word that each token belongs to; white space belongs to none."""
     return {i: len("".join(tokens[: i + 1]).split()) for i, token in enumerate(tokens) if token.strip()}
 
 

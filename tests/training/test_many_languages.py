@@ -1,4 +1,4 @@
-"""Training in many directions: which tokens sources begin with, what an epoch has, and what is scored."""
+"""Training in many directions: source prefixes, rows of an epoch, and scores."""
 
 import json
 from collections import Counter
@@ -145,7 +145,7 @@ class TestSampling:
         parts = np.array(trainer.train_dataset["part"])
         sampler = trainer.get_train_dataloader().batch_sampler
         drawn = Counter(parts[row] for batch in sampler for row in batch)
-        # Of 150 pairs 50 in each direction; 60 and 10 divide those of one.
+        # 150 pairs, 50 in each direction; those of one direction are divided into 60 and 10.
         assert drawn == {0: 50, 1: round(50 * 6 / 7), 2: 50, 3: round(50 / 7)}
 
     def test_the_same_weights_after_an_interruption(self, corpora, tmp_path):
@@ -159,7 +159,7 @@ class TestSampling:
 
     @pytest.mark.slow
     def test_two_processes(self, corpora, tmp_path):
-        """One batch an epoch, which two processes share."""
+        """One batch per epoch, shared by two processes."""
         options = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_tokens": 100000}
         options |= {"config_overrides": f"{TINY},dropout=0", "num_train_epochs": 4, "logging_steps": 1}
         options |= with_temperature(corpora, 3)
@@ -221,7 +221,7 @@ class TestResults:
 
 class TestContinuing:
     def test_one_direction_of_a_multilingual_model(self, corpora, tmp_path):
-        """One that it knows, and one that it does not."""
+        """A language that the model knows, and one that it does not."""
         train(tmp_path / "run", **corpora, max_steps=1)
         files = {"train_file": write(tmp_path / "x.tsv", tsv(sentences()))}
         given = {"model_name_or_path": str(tmp_path / "run"), **files}

@@ -107,7 +107,7 @@ class TestComparing:
     ]
 
     def spoilt(self, every):
-        """Translations of which every so many lack words."""
+        """Translations in which every n-th one lacks words."""
         return [text if n % every else " ".join(text.split()[2:]) for n, text in enumerate(self.REFERENCES)]
 
     @pytest.mark.parametrize(("test", "kind", "key"), [("bootstrap", "bs", "bs"), ("randomization", "ar", "ar")])

@@ -178,7 +178,7 @@ class TestOnTheHub:
 
     @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
     def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
-        """The card's table has the values of the recipe, and was measured on its languages."""
+        """The table has the recipe's values, and its scores are for the recipe's languages."""
         settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))
         entries = [settings]
         if "corpora" in settings:

@@ -1,4 +1,4 @@
-"""The moving average of the weights: what is evaluated and saved, and exact under resuming."""
+"""The moving average of the weights: evaluated, saved, and exact under resuming."""
 
 import pytest
 import torch
@@ -91,7 +91,7 @@ def test_an_average_that_starts_late_and_one_that_ends_early(tmp_path):
     start = load_file(tmp_path / "without" / "checkpoint-4" / "model.safetensors")
     for name, value in late_weights.weights[-1].items():
         assert torch.equal(value, without.model.get_parameter(name)), name
-        # Steps 4 and 5 keep at most 5/14 and 6/15.
+        # The decay of steps 4 and 5 is at most 5/14 and 6/15.
         first = 5 / 14 * start[name] + 9 / 14 * late_weights.weights[0][name]
         expected = 0.4 * first + 0.6 * value
         torch.testing.assert_close(late.model.get_parameter(name), expected, rtol=1e-5, atol=1e-6)

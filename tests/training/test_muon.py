@@ -121,7 +121,7 @@ def test_more_layers_take_no_more_launches(monkeypatch):
 
 
 class Sharded(torch.nn.Parameter):
-    """As a DTensor, more than its numbers."""
+    """A tensor subclass, like DTensor."""
 
 
 def test_a_sharded_matrix_is_updated_alone(monkeypatch):

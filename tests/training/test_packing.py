@@ -1,4 +1,4 @@
-"""Training on packed batches: the run of padded ones, whatever the batches come from."""
+"""Training on packed batches: the same run as on padded ones, whatever the data source."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ from trainers import assert_same_weights, id_pairs, losses, token_stream, traina
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# So that a step magnifies no difference.
+# So that a step does not magnify differences.
 GRADIENT_DESCENT = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_steps": 8}
 
 
@@ -101,7 +101,7 @@ def test_evaluation_stays_padded(tmp_path):
 
 @pytest.mark.parametrize("make", [id_pairs, token_stream], ids=["pairs", "stream"])
 def test_resuming_is_exact(tmp_path, make):
-    """With dropout, in the second epoch."""
+    """Resumes in the second epoch, with dropout."""
     options = {"packing": True, "max_steps": 12, "save_strategy": "steps", "save_steps": 9}
     whole = trainer_of(tmp_path, train=make(), **options)
     whole.train()
@@ -148,7 +148,7 @@ def run_as_process(folder):
         states = [trainer.model.state_dict() for trainer in runs]
         difference = max((states[0][name] - weight).abs().max().item() for name, weight in states[1].items())
         found[name] = [*map(losses, runs), difference]
-    # accelerate would cut batches of unequal widths for the processes, and without packing fails to.
+    # accelerate would split batches of unequal widths among processes, which fails without packing.
     found["sentences of a stream"] = losses(run(folder, True, Unnumbered(), max_tokens=0))
     if runs[0].is_world_process_zero():
         Path(folder, "found.json").write_text(json.dumps(found))

@@ -1,4 +1,4 @@
-"""R-Drop: the loss of the paper, and what it leaves alone."""
+"""R-Drop: the loss of the paper, and where it changes nothing."""
 
 import math
 from types import SimpleNamespace

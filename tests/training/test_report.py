@@ -1,4 +1,4 @@
-"""The report: summaries on the screen, and results that survive a failure of what follows."""
+"""The report: summaries on the screen, and results that survive later failures."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ SCORES = {
 
 
 def summary(folder, **options):
-    """The summary that a run of these arguments begins with."""
+    """The start summary of a run with these arguments."""
     model_args, data_args, args = arguments(folder, **options)
     return report.start_summary(set_up(model_args, data_args, args), data_args)
 

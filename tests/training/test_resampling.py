@@ -1,4 +1,4 @@
-"""Training pairs that each epoch tokenizes anew: noise and BPE-dropout, runs that are resumed, placeholders."""
+"""Training pairs retokenized in each epoch: noise, BPE-dropout, resuming, placeholders."""
 
 import json
 import sys
@@ -50,7 +50,7 @@ def resampling_trainer(folder, keep_text=True, dropout=0.1, **options):
 
 
 def epochs_of(trainer):
-    """The labels of two epochs, as the trainer starts them."""
+    """Labels of two epochs, each started as the trainer does."""
     loader, found = trainer.get_train_dataloader(), []
     for epoch in (0, 1):
         state = TrainerState(global_step=epoch * len(loader))
@@ -64,7 +64,7 @@ def rows_of(epoch):
 
 
 def texts_of(trainer, epoch):
-    """The targets of an epoch, in the order of the alphabet."""
+    """Targets of an epoch, sorted."""
     return sorted(trainer.processing_class.batch_decode(rows_of(epoch), skip_special_tokens=True))
 
 
@@ -176,7 +176,7 @@ WHOLE_RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("options", WHOLE_RUNS.values(), ids=WHOLE_RUNS)
 def test_a_whole_run(tmp_path, options):
-    """Draws are seeded, and what is saved is a tokenizer that draws nothing."""
+    """Draws are seeded, and the saved tokenizer does not drop merges."""
     options = {**write_splits(tmp_path), **BPE, "num_train_epochs": 1, **options}
     plain = {**options, "augment": "none", "bpe_dropout": 0.0}
     runs = {"run": options, "again": options, "plain": plain}
@@ -280,7 +280,7 @@ def test_how_the_training_sources_are_written(tmp_path):
 
 
 def test_a_model_of_text_in_capitals_knows_them(tmp_path):
-    """As SMILES has: carbons in rings are small letters."""
+    """Case matters, as in SMILES, where lower-case letters are atoms in rings."""
     pairs = [("CCC" if i % 4 == 0 else "c1ccccc1CO", "CCC") for i in range(40)]
     files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "tokenizer_algorithm": "character"}
     experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
@@ -301,7 +301,7 @@ def run_as_process(folder):
 
 @pytest.mark.slow
 def test_two_processes_have_the_same_noise(tmp_path, monkeypatch):
-    """Those of one process that has the batches of both."""
+    """The steps equal those of one process with the batches of both."""
     run_in_two(Path(__file__), tmp_path)
     options = {"dropout": 0.0, "max_tokens": 64, "gradient_accumulation_steps": 2, **NOISE}
     one = resampling_trainer(tmp_path / "one", **options)

@@ -1,4 +1,4 @@
-"""What a resumed run may train with that is not as in its checkpoint: nothing, what is no matter, or what is meant."""
+"""Changes that a resumed run may make: none, harmless ones, or intended ones."""
 
 import json
 import re
@@ -111,9 +111,9 @@ class TestExperiment:
         assert load_model(tmp_path / "run").config.dropout == 0.3
         record = trained_with(tmp_path / "run" / "checkpoint-8")
         assert (record["seed"], record["muon"], record["max_tokens"]) == (7, True, 200)
-        # Of the first session, which gave them.
+        # Kept from the first session, in which they were given.
         assert record["tokenizer_algorithm"] == "word" and record["min_frequency"] == 1
-        said = "resuming checkpoint-4 with .*max_tokens 200 .was 400.*in another order; the optim"
+        said = "resuming checkpoint-4 with .*max_tokens 200 .was 400.*in a different order; the optim"
         assert re.search(said, caplog.text)
 
     @pytest.mark.slow
@@ -146,7 +146,7 @@ class TestExperiment:
         )
 
     def test_intervals_that_changed(self, begun, tmp_path, caplog):
-        """Fractions are of the run's new length; `Trainer` would go on with the intervals of the checkpoint."""
+        """Fractions refer to the run's new length; `Trainer` would keep the intervals of the checkpoint."""
         changes = {"max_steps": 10, "eval_strategy": "steps", "eval_steps": 0.3, "save_steps": 0.3, "logging_steps": 5}
         resume(begun, tmp_path / "run", **changes)
         log = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
@@ -177,7 +177,7 @@ class TestExperiment:
 
     @pytest.mark.slow
     def test_another_number_of_processes(self, begun, tmp_path):
-        """Of two, each with half of what one now accumulates."""
+        """A run of two processes, resumed in one that accumulates twice as many batches."""
         run, options = begun
         for accumulated in (1, 2):
             folder = shutil.copytree(run, tmp_path / str(accumulated))
@@ -200,7 +200,7 @@ class TestExperiment:
 
 
 class TestTrainer:
-    """What holds for users of the trainer alone."""
+    """Checks for users of the trainer without an experiment."""
 
     OPTIONS = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 0.01}
     EVALUATED = {**OPTIONS, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": id_pairs(8, 1)}
@@ -233,7 +233,7 @@ class TestTrainer:
         groups = trainer.optimizer.param_groups
         assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
         assert {(*group["betas"], group["initial_lr"]) for group in groups} == {(0.9, 0.9, 0.02)}
-        # Two steps of four of warm-up were taken at the other rate.
+        # Two of four warm-up steps were taken at the other rate.
         rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
         assert rates == pytest.approx([0.0, 0.0025, 0.01, 0.015])
         assert all(state["step"] == 4 for state in trainer.optimizer.state.values())
@@ -256,7 +256,7 @@ class TestTrainer:
         assert losses(back, 4)[0] > 0
 
     def test_an_equal_checkpoint_of_nothing_changed_is_the_same_bits(self, checkpoint, tmp_path):
-        """What may change changes no weight."""
+        """Arguments that may change do not affect the weights."""
         whole = trainer_of(tmp_path / "whole", **self.OPTIONS)
         whole.train()
         resumed = trainer_of(tmp_path / "resumed", trainable_model(seed=3), **{**self.OPTIONS, "logging_steps": 2})
@@ -274,7 +274,7 @@ class TestTrainer:
         assert second.state.best_metric == 0.5 and second.state.best_global_step == 6
 
     def test_a_metric_that_gave_way_is_no_change(self, tmp_path, caplog):
-        """Nothing computes the default metric, and the loss decides, in each session."""
+        """Without the default metric, the loss decides in each session."""
         trainer = trainer_of(tmp_path, **self.EVALUATED, predict_with_generate=False)
         trainer.train()
         assert trainer.args.metric_for_best_model == "loss"
@@ -289,7 +289,7 @@ class TestFingerprint:
         found = data_fingerprint(rows, ("source", "target", "alignment"))
         assert found["pairs"] == len(rows) and found.keys() == {"pairs", "source", "target"}
         assert data_fingerprint(rows.select(range(len(rows))), ("source", "target")) == found
-        # Such as one whose rows a transform makes.
+        # Such as a dataset whose rows a transform creates.
         assert data_fingerprint(rows, ("input_ids", "labels")) == {"pairs": len(rows)}
         for other in (rows.select(range(1, len(rows))), rows.select(range(len(rows) - 1, -1, -1))):
             assert data_fingerprint(other, ("source", "target")) != found

@@ -1,4 +1,4 @@
-"""The folder of a run: the checkpoint to resume from, and what would mix two runs up."""
+"""The folder of a run: the checkpoint to resume from, and protection against mixing up two runs."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ class TestFindCheckpoint:
             find(finished)
 
     def test_an_older_checkpoint(self, finished, tmp_path):
-        """Going on from it where newer ones lie would average two runs."""
+        """Resuming from an older checkpoint beside newer ones would average two runs."""
         older, newer = complete_checkpoints(finished)[-2:]
         with pytest.raises(ValueError, match=f"already holds {newer.name}; resume from last, or choose another"):
             find(finished, str(older))
@@ -92,7 +92,7 @@ class TestRunLock:
                 pass
 
     def test_a_lock_that_is_left_is_no_run(self, args):
-        """A program that was killed leaves the file, and the operating system drops the lock."""
+        """A killed program leaves the file, but the operating system releases the lock."""
         with run_lock(args):
             Path(args.output_dir, "copy").write_bytes(Path(args.output_dir, LOCK_FILE).read_bytes())
         Path(args.output_dir, "copy").rename(Path(args.output_dir, LOCK_FILE))

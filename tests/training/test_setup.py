@@ -1,4 +1,4 @@
-"""Setting an experiment up: arguments, text of every kind, tokenizers, models, and faults before training."""
+"""Set-up of an experiment: arguments, text of every kind, tokenizers, models, and errors before training."""
 
 import sys
 from importlib.util import find_spec
@@ -184,7 +184,7 @@ class TestModel:
 
     @pytest.mark.parametrize(("tokenize", "perfect"), [("13a", True), ("none", False)])
     def test_it_scores_by_the_tokenizer(self, tmp_path, tokenize, perfect):
-        """Evaluations of 13a find the words "ANT." and "ANT ." equal."""
+        """13a treats "ANT." and "ANT ." as equal."""
         pairs = [("ant bee cat dog .", "ANT BEE CAT DOG ."), ("bee cat dog eel.", "BEE CAT DOG EEL.")]
         files = {f"{split}_file": write(tmp_path / f"{split}.tsv", tsv(pairs)) for split in ("train", "validation")}
         trainer = set_up(tmp_path / "model", **files, bleu_tokenize=tokenize).trainer

@@ -21,7 +21,7 @@ class Terminated(Exception):
 
 @pytest.fixture
 def handlers():
-    """Handlers that end the program by an exception; they must be back afterwards."""
+    """Handlers that raise an exception; they must be restored afterwards."""
 
     def terminate(number, frame):
         raise Terminated
@@ -60,7 +60,7 @@ class TestInterruptedRun:
     # Step 4 is the last of the first epoch.
     @pytest.mark.parametrize(("step", "best"), [(2, 0), (2, 2), (4, 2), (4, 4)])
     def test_where_only_the_best_are_saved(self, tmp_path, monkeypatch, step, best):
-        """The evaluation, not the signal, decides whether a step is one that the run saves at."""
+        """The evaluation, not the signal, decides whether a step is scheduled."""
         options = {"save_strategy": "best", "eval_steps": 2, "load_best_model_at_end": False}
         trainer = make(tmp_path, **options)
         monkeypatch.setattr(trainer, "_determine_best_metric", lambda **kwargs: trainer.state.global_step == best)
@@ -69,7 +69,7 @@ class TestInterruptedRun:
         assert kept(trainer) == ([f"checkpoint-{best}"] if best else [])
 
     def test_interrupted_again_and_again(self, tmp_path):
-        """A checkpoint that no schedule asked for goes as soon as there is another."""
+        """An unscheduled checkpoint is deleted as soon as there is another."""
         interrupt(make(tmp_path), 1)
         for step in (2, 4):
             interrupt(make(tmp_path, resume_from_checkpoint="last"), step, resume_from_checkpoint=True)

@@ -88,7 +88,7 @@ def test_the_same_call_translates_once(teacher, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_interrupted_call_goes_on(teacher, tmp_path, monkeypatch, number):
-    # A bound that does not depend on the batch: these outputs do not end by themselves.
+    # A length limit independent of the batch, since these outputs never end by themselves.
     options = {"num_beams": 2, "num_hypotheses": number, "max_new_tokens": 8}
     whole = content(files_of(teacher, ENGLISH, tmp_path / "whole", **options))
     monkeypatch.setattr(synthetic, "CHUNK_SIZE", 2)
@@ -108,7 +108,7 @@ def test_an_interrupted_call_goes_on(teacher, tmp_path, monkeypatch, number):
     assert not list((tmp_path / "part").glob("*.translations.txt"))
     text = files_of(teacher, ENGLISH, tmp_path / "part", **options)
     assert content(text) == whole
-    # The third was translated, but in no whole chunk.
+    # The third was translated, but its chunk was not complete.
     assert asked == [*ENGLISH[:4], *ENGLISH[2:]]
     assert sorted(path.suffix for path in (tmp_path / "part").iterdir()) == [".txt", ".txt"]
 
@@ -142,7 +142,7 @@ def test_faults(teacher, tmp_path):
 class TestBackTranslation:
     @pytest.fixture
     def given(self, files, reverse, tmp_path):
-        """Arguments with two files of German text, of which two sentences are validation or test targets."""
+        """Arguments with two files of German text, including two validation or test targets."""
         held_out = [sentences(12, 1)[3][1], f" {sentences(9, 2)[0][1]}"]
         paths = [write(tmp_path / "one", lines(ENGLISH[:3])), write(tmp_path / "two.gz", lines([*held_out, "", "no"]))]
         return {**files, "monolingual_target": paths, "reverse_model": reverse, "max_length_ratio": 100}

@@ -35,11 +35,11 @@ from trainers import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# How far the losses of equal pairs in batches of other sizes may differ: a GPU takes another kernel for each size.
+# Tolerance for losses of equal pairs in batches of different sizes, for which a GPU takes different kernels.
 SAME_LOSS = 1e-6 if TEST_DEVICE == "cpu" else 1e-5
 
 
-# An epoch of one step, which magnifies no difference.
+# An epoch of one step, which does not magnify differences.
 ONE_STEP = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "num_train_epochs": 1}
 
 
@@ -48,7 +48,7 @@ def assert_changed(model, start):
 
 
 class Indexed(torch.utils.data.Dataset):
-    """Rows that are looked up by number, and by nothing else."""
+    """A dataset that supports only indexing by row number."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -162,7 +162,7 @@ class TestAgainstSeq2SeqTrainer:
             assert len(losses(made)) == 2
         batches = islice(made.get_train_dataloader(), 9)
         sizes = [batch["input_ids"].numel() + batch["labels"].numel() for batch in batches]
-        # As long as what the transform makes, not as what is stored.
+        # Lengths are of the transformed rows, not of the stored ones.
         assert max(sizes) <= 32 and (kind != "transform" or min(sizes) > 16)
 
     def test_marian(self, tmp_path):
@@ -175,7 +175,7 @@ class TestAgainstSeq2SeqTrainer:
 
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_marian_accumulates_means(self, tmp_path, smoothing):
-        # Pairs of one length, so that the mean of means is the mean.
+        # Pairs of equal length, so that the mean of means is the mean.
         data = datasets.Dataset.from_list([{"input_ids": [i, 5, 2], "labels": [5, i, 2]} for i in range(4, 12)])
         parts = [{"max_tokens": 48 // n, "gradient_accumulation_steps": n} for n in (1, 2)]
         options = {**ONE_STEP, "label_smoothing_factor": smoothing}
@@ -327,7 +327,7 @@ class TestEvaluation:
         ],
     )
     def test_what_decides_where_nothing_computes_the_default(self, tmp_path, caplog, several, scores, decides):
-        """The loss or, of several evaluation sets, what the first has."""
+        """The loss or, with several evaluation sets, the metric of the first."""
         args = VanillaTransformerTrainingArguments(str(tmp_path), num_train_epochs=2, warmup_steps=4, max_tokens=128)
         sets = {"near": id_pairs(8), "far": id_pairs(8, seed=1)} if several else id_pairs(8)
         scorer = (lambda prediction: scores) if scores else None
@@ -346,7 +346,7 @@ class TestEvaluation:
         output = trainer.predict(data).predictions
         limits = [20 if options else len(ids) + EXTRA_OUTPUT_TOKENS for ids in data["input_ids"]]
         assert (output != 0).sum(1).tolist() == limits and (options or len(set(limits)) > 1)
-        # What is asked for has priority.
+        # An explicit limit takes priority.
         assert (trainer.predict(data, max_length=7).predictions != 0).sum(1).max() == 7
 
     def test_ends_with_the_best_model(self, tmp_path):

@@ -37,12 +37,12 @@ KINDS = {
 }
 EVERY_TRAINER = pytest.mark.parametrize("kind", KINDS)
 SPLITS = ((16, 1), (8, 2), (4, 4), (1, 16))
-# The same for both kinds, and without an optimizer that would blow up differences next to nothing.
+# The same for both kinds, without an optimizer that would magnify tiny differences.
 GRADIENT_DESCENT = {"optim": "sgd", "learning_rate": 0.5, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
 
 
 def trainer_of(folder, kind, model=None, callbacks=None, **options):
-    """A trainer of batches of so many pairs, not of tokens, so that both kinds see the same."""
+    """A trainer with batches of a number of pairs, not of tokens, so that both kinds see the same batches."""
     trainer, arguments, own = KINDS[kind]
     if kind == "ours":
         own = {**own, "max_tokens": 0}
@@ -73,14 +73,14 @@ def close(actual, expected, tolerance=1e-5):
 
 
 class Gradients(TrainerCallback):
-    """Keeps the gradients that the first step is taken with."""
+    """Records the gradients of the first step."""
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
 def first_step(folder, kind, model, split, smoothing):
-    """The gradients of 16 pairs, dealt out in so many batches, the weights after them, and the loss."""
+    """Gradients of 16 pairs, split into this many batches, the weights after the step, and the loss."""
     keeper, (rows, steps) = Gradients(), split
     options = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps, "max_steps": 1}
     options |= {**GRADIENT_DESCENT, "label_smoothing_factor": smoothing}
@@ -108,7 +108,7 @@ class TestAccumulation:
 class TestPaddingOnTheLeft:
     """Tokenizers of decoders pad on the left, and collators the labels with them."""
 
-    # The plain trainer smooths by itself, and takes the labels from the model to do so.
+    # The plain trainer smooths labels itself, for which it withholds them from the model.
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("collator_has_model", "smoothing"),
@@ -154,7 +154,7 @@ def test_predictions_are_generated(kind, tmp_path):
     assert predictions[:, :width].tolist() == expected.tolist() and (predictions[:, width:] == 0).all()
 
 
-# PEFT asks models by a name that transformers has given a new one.
+# PEFT uses a name that transformers has renamed.
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 class TestAdapters:
     """LoRA by PEFT."""
@@ -166,7 +166,7 @@ class TestAdapters:
         return model(**self.SOURCE, labels=self.LABELS).logits
 
     def trained_and_loaded(self, folder, kind, base, **options):
-        """Train adapters, and return the model and what is loaded from where it was saved, of the same outputs."""
+        """Train adapters, and return the model and a reloaded copy, after checking that their outputs are equal."""
         plain = copy.deepcopy(base)
         base.save_pretrained(folder / "base")
         model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_2_SEQ_LM", **options))
@@ -201,7 +201,7 @@ class TestAdapters:
         assert torch.equal(again.generate(**self.SOURCE, max_new_tokens=5), ids)
 
     def test_an_adapted_output_projection_is_trained(self, tmp_path):
-        """Our loss stores no logits, and must not go past the adapter for that."""
+        """Our loss avoids storing logits, but must not bypass the adapter."""
         curves = {}
         for kind in KINDS:
             config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=4, target_modules=["lm_head"])
@@ -294,7 +294,7 @@ def test_two_processes_train_and_predict_as_one(way, tmp_path):
         close(weights(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / kind)), weights(one.model))
         if "ids" in found:
             assert found["loss"] == pytest.approx(one.evaluate(ROWS[:6])["eval_loss"], abs=1e-5)
-            # The plain trainer counts the row twice that fills up the last batch.
+            # The plain trainer counts the duplicate row that fills the last batch.
             assert found["ids"][:5] == one.predict(ROWS[:5]).predictions.tolist()
             assert len(found["ids"]) == (5 if kind == "ours" else 6)
         if kind == "ours":
@@ -302,7 +302,7 @@ def test_two_processes_train_and_predict_as_one(way, tmp_path):
             assert found["uneven"] == pytest.approx(expected, abs=1e-6)
 
 
-# torch itself looks at such attributes and makes such objects, where our loss ends a graph.
+# torch itself reads these attributes and creates these objects where our loss breaks the graph.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.slow

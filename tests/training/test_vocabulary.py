@@ -46,7 +46,7 @@ class TestTokenizer:
             assert ids[-1] == new.eos_token_id and new.decode(ids, skip_special_tokens=True) == text
 
     def test_it_is_what_bpe_learns_next(self):
-        """Where no two pairs are equally frequent, the vocabulary is that of one longer training on the same text."""
+        """Without ties in frequency, the vocabulary equals that of one longer training on the same text."""
         texts = ["ab"] * 8 + ["abc"] * 4 + ["abcd"] * 2 + ["abcde"]
         first, all_at_once = learned(texts, vocab_size=261), learned(texts, vocab_size=263)
         assert extended(first, texts).get_vocab() == all_at_once.get_vocab()
@@ -112,7 +112,7 @@ class TestEmbeddings:
         pieces = old(" transformer", add_special_tokens=False)["input_ids"]
         for name in rows:
             torch.testing.assert_close(after[name][token], before[name][pieces].mean(0))
-        # The model computes what it did, now with scores of the new tokens too.
+        # The model computes the same, plus scores of the new tokens.
         torch.testing.assert_close(model(**inputs).logits[..., : len(old)], logits)
 
     def test_a_vocabulary_a_side(self, tmp_path):
