@@ -1,6 +1,7 @@
 """Reports of a run: summaries on the screen; results, pictures and the model card in its folder."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -114,7 +115,7 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
     steps, epochs = args.max_steps, ""
     if isinstance(trainer.train_dataset, datasets.Dataset):
         per_epoch = -(-len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps)
-        steps = steps if steps > 0 else int(args.num_train_epochs * per_epoch)
+        steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
         epochs = f", {per_epoch} per epoch"
     warmup = args.get_warmup_steps(steps)
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)

@@ -57,12 +57,14 @@ class TestStart:
                 {"max_tokens": 0, "gradient_accumulation_steps": 2},
                 ["read 80, kept 80", "8 sentences x 2 accumulated x 1 processes", "steps        10, 5 per epoch"],
             ),
+            # Rounded up, as `Trainer` does.
+            ({"max_tokens": 0, "num_train_epochs": 0.55}, ["steps        6, 10 per epoch"]),
             (
                 {"streaming": True, "max_steps": 40},
                 ["train        streamed\n", "steps        40\n", "validation   read 12, kept 12"],
             ),
         ],
-        ids=["batches of sentences", "a stream"],
+        ids=["batches of sentences", "a part of an epoch", "a stream"],
     )
     def test_batches_and_steps(self, files, tmp_path, options, parts):
         text = summary(tmp_path / "model", **files, **options)
