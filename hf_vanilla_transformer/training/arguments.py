@@ -36,7 +36,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
 # Fields that apply only when a tokenizer is trained.
 TOKENIZER_FIELDS = (
     "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
-)  # fmt: skip  # one line says it
+)  # fmt: skip  # a list of names
 
 
 @dataclass

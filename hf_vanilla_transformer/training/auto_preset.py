@@ -83,7 +83,7 @@ PLANS = (
 # Why a setting differs from the paper.
 REASONS = {
     "vocab_size": "{per_token:.1f} words per token",
-    "num_train_epochs": "{millions:.2g} million words in all",
+    "num_train_epochs": "{millions:.2g} million words in total",
     "dropout": "few pairs, many epochs",
     "guided_alignment": "an attention head learns word alignment sooner",
     "muon": "learns faster than Adam in short runs",

@@ -75,7 +75,7 @@ class ResumedState(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Apply the current intervals; find the best checkpoint in a moved folder, or forget it if it is damaged."""
-        # `Trainer` would keep those of the checkpoint.
+        # `Trainer` would keep the checkpoint's intervals.
         state.compute_steps(args, state.max_steps)
         # `Trainer` forgets a path that does not exist. The best step would not do: it may never have been saved.
         best = best_checkpoint(Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"))

@@ -197,8 +197,9 @@ class Evaluation:
         args, validation = self.args, self.text.validation
         models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
         number, entries = args.average_last_checkpoints, dict[str, Any]()
-        checkpoints = complete_checkpoints(args.output_dir)[-number:] if args.save_strategy != "no" else []
-        if number > 1 and len(checkpoints) > 1:
+        # Reads and verifies whole checkpoints.
+        checkpoints = complete_checkpoints(args.output_dir) if number > 1 and args.save_strategy != "no" else []
+        if len(checkpoints := checkpoints[-number:]) > 1:
             models["averaged"] = average_checkpoints(checkpoints, self.trust_remote_code)
             models["averaged"].generation_config = models["trained"].generation_config
             entries["averaged_checkpoints"] = len(checkpoints)

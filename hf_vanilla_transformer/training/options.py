@@ -96,10 +96,10 @@ class TrainingOptions:
     )
     augment: str = option(
         UNSET,
-        "Train on text as people type it: none (default), default, or the share of batches, redrawn each epoch, for "
-        "each kind of noise. default is items=0.2,lower=0.05,typos=0.05,punctuation=0.05: insert placeholders for "
-        "untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds the "
-        "placeholders to the vocabulary.",
+        "Train on text as people type it: none (default), default, or the share of batches that get each kind of "
+        "noise, redrawn each epoch. default is items=0.2,lower=0.05,typos=0.05,punctuation=0.05: insert placeholders "
+        "for untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds "
+        "the placeholders to the vocabulary.",
     )
     rdrop_alpha: NotNegativeFloat = option(
         0.0,
@@ -167,4 +167,6 @@ class TrainingOptions:
     )
     resume_with_changes: bool = option(False, "Resume even if text, batches, seed, loss or optimizer have changed.")
     final_num_beams: Beams = option(4, "Beams in the final evaluation and in the saved model's generate().")
-    final_length_penalty: float = option(1.0, "Length penalty there: scores are divided by length ** penalty.")
+    final_length_penalty: float = option(
+        1.0, "Length penalty with final_num_beams: scores are divided by length ** penalty."
+    )

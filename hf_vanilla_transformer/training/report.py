@@ -189,7 +189,7 @@ def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     """Write model, test translations, results and training log to the run's folder."""
     folder = Path(trainer.args.output_dir)
     save_final(results.model, folder)
-    # Together, so that scores and translations always belong to the same model; a kill meanwhile leaves no results.
+    # Together, so that scores and translations always belong to the same model; if killed before, there are none.
     with atomic_update(folder, last="all_results.json") as partial:
         if results.translations is not None:
             lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.translations)

@@ -22,7 +22,7 @@ from .checkpoints import trained_with
 # Recorded besides the arguments; fields of the configuration have a prefix.
 TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
     "training text", "validation text", "training data", "corpora and weights", "tokenizer", "processes",
-)  # fmt: skip  # one line says it
+)  # fmt: skip  # a list of names
 FIELD = "config_overrides "
 
 # Fields of the configuration, except those without effect on the weights; only the dropout fields may change.

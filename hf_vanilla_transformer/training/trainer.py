@@ -205,7 +205,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     def _warn_of_failed_push(self, job: Future[Any]) -> None:
         if not job.cancelled() and (error := job.exception()):
             logger.warning(
-                f"a push to the Hub failed: {redacted(one_line(error), self.args.hub_token)}; training goes on"
+                f"a push to the Hub failed: {redacted(one_line(error), self.args.hub_token)}; training continues"
             )
 
     # Resuming

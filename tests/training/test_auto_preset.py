@@ -134,7 +134,7 @@ def test_what_is_given_stays(tmp_path, small_plan):
         "  warmup_steps 7, as given", "  guided_alignment none, as given",
     ]  # fmt: skip  # as they are printed
     assert lines[0] == "preset       tiny, by auto: 0.0077 million words in 1 pairs"
-    assert "  num_train_epochs 3: 0.023 million words in all" in lines
+    assert "  num_train_epochs 3: 0.023 million words in total" in lines
 
 
 def test_defaults_that_are_given_stay(tmp_path, monkeypatch):
