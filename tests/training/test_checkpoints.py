@@ -215,7 +215,7 @@ class TestSaving:
         trainer.push_in_progress = None
         trainer.train()
         failures = [text for text in caplog.messages if text.startswith("a push to the Hub failed")]
-        assert failures == ["a push to the Hub failed: 403 Forbidden: <secret>; training goes on"] * 2
+        assert failures == ["a push to the Hub failed: 403 Forbidden: <secret>; training continues"] * 2
 
 
 class TestResuming:
