@@ -1,7 +1,7 @@
 """The Transformer of *Attention Is All You Need* as a Hugging Face model plugin.
 
-Importing this package registers configuration, models and tokenizer with the Auto classes, and the translation
-pipeline. Only this package's own commands put that off until they start to work, so that their help appears at once.
+Importing this package registers configuration, models and tokenizers with the Auto classes, and the translation
+pipeline. This package's own commands defer that until they start work, so that their help appears at once.
 """
 
 import os
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported on first access; all other names are in `_MODELS`. The imports above tell type checkers the same.
+# Imported on first access; all other names are in `_MODELS`. The imports above mirror this for type checkers.
 _MODULES = {
     "PRESETS": "presets",
     "Score": "inference.scoring",
@@ -65,17 +65,17 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Whether this process runs a command of this package; if in doubt, not: that only costs a command time."""
+    """Whether this process runs a command of this package. False if in doubt: that only slows a command's help."""
     program = (getattr(sys, "argv", None) or [""])[0]
     if program == "-m":
-        # Python is looking for the module to run; its own options come first.
+        # Python is still locating the module to run; its own options come first.
         words = sys.orig_argv
         return words[words.index("-m") + 1 :][:1] == [__name__] if "-m" in words else False
     if os.path.basename(program) in ("vanilla-transformer", "vanilla-transformer.exe"):
-        # The one that pip has put beside Python, not a program of the same name.
+        # The script that pip installed next to Python, not another program of the same name.
         folders = (os.path.dirname(path) for path in (os.path.realpath(program), os.path.abspath(sys.executable)))
         return len({os.path.realpath(folder) for folder in folders}) == 1
-    # The programs of scripts/ say so.
+    # The programs in scripts/ set this flag.
     return getattr(sys.modules.get("__main__"), "IS_VANILLA_TRANSFORMER_COMMAND", False)
 
 

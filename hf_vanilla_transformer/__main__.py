@@ -1,4 +1,4 @@
-"""`python -m hf_vanilla_transformer`, the same as `vanilla-transformer`."""
+"""`python -m hf_vanilla_transformer`: same as `vanilla-transformer`."""
 
 from .cli.main import main
 

@@ -1,4 +1,4 @@
-"""Errors in the user's input, and helpers for their messages."""
+"""Errors in user input, and helpers for error messages."""
 
 import os
 import re
@@ -12,35 +12,35 @@ from urllib.parse import urlsplit
 _SECRET_NAME = r"(?:[\w-]*[_-])?(?:token|key|password|secret)"
 SECRET_OPTION = re.compile(rf"--?{_SECRET_NAME}", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(_SECRET_NAME, re.IGNORECASE)
-# Shorter values are no secrets, and occur in ordinary words.
+# Shorter values are not secrets and occur in ordinary words.
 _MIN_SECRET = 8
 
-# Secrets by their form: a JSON entry, a token of the Hub, user and password or a parameter in a URL.
+# Secrets recognized by form: a JSON entry, a Hub token, credentials or a parameter in a URL.
 _SECRET_ENTRY = re.compile(rf'("{_SECRET_NAME}"\s*:\s*)"[^"]*"', re.IGNORECASE)
 HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}")
 _SECRET_FORMS = re.compile(
     rf"{HUB_TOKEN.pattern}|(?:(?<=://)|(?<=:/))[^/\s]+(?=@)|(?<=[?&]){_SECRET_NAME}=[^&\s]+", re.IGNORECASE
 )
 
-# Characters of a message: room for the path of a file, a value and a remedy.
+# Maximum characters of a message: room for a file path, a value and a remedy.
 MAX_MESSAGE = 1000
 
 
 class DataError(ValueError):
-    """The data, or the arguments that name it, cannot be used; the message is one line and names a remedy."""
+    """The data or the arguments that name it are unusable; the message is one line and includes a remedy."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line, cut if it is very long, or the name of its type if it has none.
+    """Return an error's message on one line, shortened if very long, or the name of its type if it has none.
 
-    Without the period of libraries that end messages in one: a remedy may follow.
+    A final period is removed, as a remedy may follow.
     """
     text = " ".join(str(error).split())
     return shorten(text if text.endswith("..") else text.removesuffix(".")) or type(error).__name__
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return the text with its middle left out if it is longer than `limit` characters: its end may be a remedy."""
+    """Cut the middle out of a text longer than `limit` characters, keeping the end, which may be a remedy."""
     if len(text) <= limit:
         return text
     end = limit // 3
@@ -49,29 +49,29 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 
 @contextmanager
 def as_value_errors(what: str) -> Iterator[None]:
-    """Turn any error into a ValueError of one line after `what`: damaged files raise errors of many kinds."""
+    """Turn any error into a one-line ValueError prefixed with `what`: damaged files raise errors of many kinds."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
-    # A panic of the tokenizers library is no Exception.
+    # A panic in the tokenizers library is not an Exception.
     except BaseException as error:
         raise ValueError(f"{what}{one_line(error)}") from error
 
 
 @contextmanager
 def unknown_words(tokenizer: Any, sources: Iterable[str], targets: Iterable[str] = ()) -> Iterator[None]:
-    """Name the first text with a word that a tokenizer without an unknown token refuses, as a ValueError."""
+    """If a tokenizer without an unknown token rejects a word, raise a ValueError that quotes the first such text."""
     try:
         yield
     except Exception as error:
-        # The tokenizers library has no class of its own.
+        # The tokenizers library raises plain Exceptions.
         if type(error) is not Exception:
             raise
         sides = {"text": sources, "text_target": targets}
         refused = (text for side, texts in sides.items() for text in texts if _refuses(tokenizer, side, text))
         raise ValueError(
-            f"{shorten(repr(next(refused, '')), 200)} has a word that the tokenizer does not know, and it has no "
+            f"{shorten(repr(next(refused, '')), 200)} has a word outside the vocabulary, and the tokenizer has no "
             f"unknown token ({one_line(error)}); add an `unk_token` to the tokenizer, or change the text"
         ) from error
 
@@ -85,7 +85,7 @@ def _refuses(tokenizer: Any, side: str, text: str) -> bool:
 
 
 def not_downloaded(error: URLError) -> str:
-    """Return "cannot be downloaded", why, and a remedy; the server's answer where there is one."""
+    """Return "cannot be downloaded", the server's answer or else the reason, and a remedy."""
     answer = f"{error.code} {error.reason} from {urlsplit(error.url).netloc}" if isinstance(error, HTTPError) else ""
     remedy = "try again later" if answer else "run the command once while online"
     return f"cannot be downloaded ({answer or error.reason}); {remedy}"
@@ -93,7 +93,7 @@ def not_downloaded(error: URLError) -> str:
 
 @contextmanager
 def short_errors() -> Iterator[None]:
-    """Cut the message of a ValueError that quotes long values, or text of several lines."""
+    """Shorten to one line the message of a ValueError that quotes long or multi-line values."""
     try:
         yield
     except ValueError as error:
@@ -103,7 +103,7 @@ def short_errors() -> Iterator[None]:
 
 
 def lone_surrogate(text: str) -> str | None:
-    """Return code point and position of the first lone surrogate, which no encoding has, or None."""
+    """Describe the first lone surrogate, which cannot be encoded, by code point and position, or return None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -112,14 +112,14 @@ def lone_surrogate(text: str) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" with the known name nearest to `name`, ignoring case; "" if none is near."""
+    """Return "; did you mean ...?" with the known name closest to `name`, ignoring case, or "" if none is close."""
     by_lower = {each.lower(): each for each in known}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str]:
-    """Replace the values of options such as `--hub_token` in a command line, and `secret` wherever it occurs."""
+    """Mask the values of options such as `--hub_token` in a command line, and `secret` anywhere."""
     hidden, secret_follows = [], False
     for word in words:
         option, equals, _ = word.partition("=")
@@ -133,10 +133,10 @@ def without_secrets(words: Sequence[str], secret: str | None = None) -> list[str
 
 
 def redacted(text: str, *secrets: str | None) -> str:
-    """Replace secrets: these, values of variables such as HF_TOKEN, tokens of the Hub, and what a URL logs in with."""
+    """Mask secrets: the given ones, environment variables such as HF_TOKEN, Hub tokens, and credentials in URLs."""
     named = [value for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name)]
     known = {value for value in (*secrets, *named) if value and (value in secrets or len(value) >= _MIN_SECRET)}
-    # The longest first: one may be a part of another.
+    # Longest first: one may contain another.
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, "<secret>")
     return _SECRET_FORMS.sub("<secret>", text)

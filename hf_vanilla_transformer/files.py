@@ -1,4 +1,4 @@
-"""Text and JSON files with faults named by file and line; atomic writes of files and folders."""
+"""Reading text, JSON and YAML with errors that name file and line; atomic writes of files and folders."""
 
 import codecs
 import errno
@@ -20,32 +20,32 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from .errors import DataError, one_line
 
-# Byte order marks; the one of little-endian UTF-16 begins that of UTF-32.
+# Byte order marks. UTF-32 comes first: in little-endian order, its mark starts with that of UTF-16.
 BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-# Bytes that tell an encoding.
+# Bytes read to detect the encoding.
 HEAD = 4096
-# What a text without a mark may be in.
+# Candidate encodings of text without a byte order mark.
 UNMARKED = ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE")
-# For text written as one line, which readers would split at these.
+# For text written as one line: readers would split at these characters.
 LINE_ENDS_TO_SPACES = str.maketrans("\r\n", "  ")
 
 StrPath = str | os.PathLike[str]
-# Of settings or a vocabulary; reading one takes several times its size. The largest tokenizers have 40 MB.
+# Maximum size of settings or a vocabulary, whose parsing takes several times that. The largest tokenizers have 40 MB.
 MAX_JSON_BYTES = 2**28
-# Files that a model is loaded from, among others in its folder.
+# Files in a folder that a model is loaded from.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*config*.json", "*token*.json", "*vocab*")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 # Subfolder for partial writes and deletions; never read. Uploads to the Hub skip names that begin with an underscore.
 SCRATCH = "_partial"
 
-# No space, a quota, a limit on the size of files, a disk that failed or became read-only.
+# No space, quota exceeded, file too large, disk failed or became read-only.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-# In torch's messages about a failed write: its own source file, or the error of a C++ stream.
+# Parts of torch's messages about failed writes: its source file, or a C++ stream error.
 TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
 
 
@@ -53,7 +53,7 @@ TORCH_WRITE_ERRORS = ("inline_container.cc", "iostream error")
 def open_input(path: StrPath) -> Iterator[BinaryIO]:
     """Open a file for reading bytes, decompressing gzip; "-" is standard input.
 
-    Errors inside the `with` block, of reading and decompressing, become a DataError too.
+    Read and decompression errors inside the `with` block become DataErrors too.
     """
     name = _name(path)
     try:
@@ -73,9 +73,9 @@ def _name(path: StrPath) -> StrPath:
 def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     r"""Read the lines of a UTF-8 text file, plain or gzip.
 
-    Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not shift the alignment
-    of two files. A byte order mark is skipped. A file that only "\r" divides into lines is refused. "-" is standard
-    input; gzip is recognized by its first bytes or the extension `.gz`.
+    Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not misalign two files. A
+    byte order mark is skipped. A file whose lines end in "\r" alone is rejected. "-" is standard input; gzip is
+    recognized by its first bytes or the extension `.gz`.
     """
     name = _name(path)
     with open_input(path) as file:
@@ -87,12 +87,12 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 raise DataError(
                     f"{name}, line {number}: byte 0x{error.object[error.start]:02x} at position {error.start + 1} is "
-                    f"not UTF-8; convert it, from Windows-1252 or Latin-1 by {_CONVERT.format('WINDOWS-1252')}"
+                    f"not UTF-8; convert it, from Windows-1252 or Latin-1 with {_CONVERT.format('WINDOWS-1252')}"
                 ) from None
             if number == 1 and "\r" in text.rstrip("\r") and not text.endswith("\n"):
                 raise DataError(
-                    f"{name}: its lines end in carriage returns alone, as on old Macs, so that it would be a single "
-                    "line; convert it: tr '\\r' '\\n' < old.txt > new.txt"
+                    f"{name}: lines end in carriage returns alone, as on old Macs, so it would be a single line; "
+                    "convert it: tr '\\r' '\\n' < old.txt > new.txt"
                 )
             yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
@@ -101,11 +101,11 @@ _CONVERT = "iconv -f {} -t UTF-8 old.txt > new.txt"
 
 
 def _other_encoding(head: bytes) -> str | None:
-    """Recognize UTF-16 and UTF-32 by the first bytes of a file; None if it is neither."""
+    """Detect UTF-16 or UTF-32 from the first bytes of a file; None if neither."""
     for mark, name in BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
             return name
-    # Without a mark most of it is UTF-8 too, with zeros in blanks, digits and Latin letters.
+    # Without a mark, most of it is also valid UTF-8, with zero bytes from spaces, digits and Latin letters.
     if head.count(0) < max(2, len(head) / 20):
         return None
     largest = {}
@@ -114,12 +114,12 @@ def _other_encoding(head: bytes) -> str | None:
             text = "".join(codecs.getincrementaldecoder(name)().decode(head).split())
             if text.isprintable():
                 largest[name] = max(map(ord, text), default=0)
-    # In the wrong byte order, characters of an alphabet become large numbers.
+    # In the wrong byte order, code points of alphabets become large.
     return min(largest, key=largest.__getitem__, default=None)
 
 
 def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield place and content of JSON lines, or of the items of one array, which cannot be read while `streaming`."""
+    """Yield location and content of JSON lines, or of the items of an array, which cannot be streamed."""
     lines = ((number, line) for number, line in enumerate(read_lines(path), start=1) if line.strip())
     first = next(lines, None)
     if first is None:
@@ -129,7 +129,7 @@ def read_json_records(path: StrPath, streaming: bool = False) -> Iterator[tuple[
             yield f"{path}, line {number}", _parse_json(line, f"{path}, line {number}")
         return
     if streaming:
-        raise DataError(f"{path}: a JSON array cannot be streamed; write one object a line")
+        raise DataError(f"{path}: a JSON array cannot be streamed; write one object per line")
     text = "\n".join(line for _, line in chain([first], lines))
     for number, record in enumerate(_parse_json(text, str(path)), start=1):
         yield f"{path}, row {number}", record
@@ -149,9 +149,9 @@ _JSON = json.JSONDecoder(object_pairs_hook=_object_without_duplicates)
 def _parse_json(text: str, where: str) -> Any:
     try:
         return _JSON.decode(text)
-    # Nesting that is too deep is a RecursionError.
+    # Nesting too deep raises a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not JSON ({error}); write one object a line or one array") from None
+        raise DataError(f"{where}: not JSON ({error}); write one object per line or a single array") from None
 
 
 def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
@@ -166,19 +166,19 @@ def read_json_object(path: StrPath, remedy: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({one_line(error)}); {remedy}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} holds no JSON object; {remedy}")
+        raise DataError(f"{path} is not a JSON object; {remedy}")
     return content
 
 
 def read_yaml(path: StrPath) -> Any:
-    """Read a YAML or JSON file as a tree of nodes, which know their lines; scalars are strings."""
-    # Its import takes a while.
+    """Read a YAML or JSON file as a tree of nodes with line numbers; scalars are strings."""
+    # Slow to import.
     import yaml
 
     try:
         root = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
-        # Its own text quotes the line, which may hold a token.
+        # The full message quotes the line, which may hold a token.
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise DataError(f"{path} cannot be read: line {line}: {error.problem}") from None
     except RecursionError:
@@ -191,15 +191,15 @@ def read_yaml(path: StrPath) -> Any:
 
 
 def yaml_items(node: Any, path: StrPath) -> Iterator[tuple[str, int, Any]]:
-    """Yield key, line and value of each item of a mapping that `read_yaml` has read."""
+    """Yield key, line and value of each item of a mapping from `read_yaml`."""
     line = node.start_mark.line + 1
     if node.id != "mapping":
-        raise DataError(f"{path}, line {line}: no mapping of keys to values; write `key: value`")
+        raise DataError(f"{path}, line {line}: not a mapping of keys to values; write `key: value`")
     seen = set()
     for key, value in node.value:
         line = key.start_mark.line + 1
         if key.id != "scalar":
-            raise DataError(f"{path}, line {line}: a key that is no name; write `key: value`")
+            raise DataError(f"{path}, line {line}: key is not a name; write `key: value`")
         if key.value in seen:
             raise DataError(f"{path}, line {line}: {key.value} is given twice")
         seen.add(key.value)
@@ -211,7 +211,7 @@ def is_yaml_null(node: Any) -> bool:
 
 
 def check_links(folder: StrPath, pattern: str = "*") -> None:
-    """Refuse links in a folder to files outside of it, which whoever reads or shares the folder would follow.
+    """Raise a DataError for links to files outside the folder: reading or sharing the folder would follow them.
 
     In the Hub's cache, a snapshot of a repository may link to the repository's blobs.
     """
@@ -221,29 +221,29 @@ def check_links(folder: StrPath, pattern: str = "*") -> None:
         target = file.resolve()
         if target.is_file() and not any(map(target.is_relative_to, allowed)):
             link = Path(folder, file.relative_to(root))
-            raise DataError(f"{link} is a link to {target}, outside of its folder; put a copy of the file there")
+            raise DataError(f"{link} is a link to {target}, outside its folder; replace it with a copy of the file")
 
 
 def check_json_size(path: Path, remedy: str) -> None:
-    """Raise a DataError that ends in `remedy` if a JSON file is too large to be settings or a vocabulary."""
+    """Raise a DataError ending in `remedy` if a JSON file is too large to be settings or a vocabulary."""
     if (size := path.stat().st_size) > MAX_JSON_BYTES:
         raise DataError(f"{path} has {size:,} bytes, more than any settings or vocabulary; {remedy}")
 
 
 def check_output_file(path: StrPath, inputs: Iterable[StrPath], argument: str) -> None:
-    """Check, before any work, that a file can be written and is not an input, by whatever path or link.
+    """Check before any work that a file can be written and is not an input under another path or link.
 
-    Of inputs, "-" is standard input, and the folder of a model stands for its `MODEL_FILES`. Errors name the
-    `argument` that gave the output.
+    Among inputs, "-" is standard input and a folder stands for its `MODEL_FILES`. Errors name the `argument` that
+    gave the output.
     """
     to_standard_output = str(path) in STANDARD_OUTPUT
-    # An empty name is the current folder.
+    # An empty name resolves to the current folder.
     target = Path(os.path.realpath(path))
     if not to_standard_output and not target.parent.is_dir():
-        raise DataError(f"`{argument}` {path}: there is no folder {target.parent}; make it first")
+        raise DataError(f"`{argument}` {path}: there is no folder {target.parent}; create it first")
     if not to_standard_output and target.is_dir():
         raise DataError(f"`{argument}` {path} is a directory; name a file")
-    # Standard output may be redirected to a file, even to an input.
+    # Standard output may be redirected to a file, even an input.
     output = _file_status(sys.stdout if to_standard_output else path)
     for name in chain.from_iterable(map(_files_of, inputs)):
         source = _file_status(sys.stdin if name == "-" else name)
@@ -258,8 +258,8 @@ def _files_of(name: StrPath) -> Iterable[StrPath]:
 
 
 def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
-    """Return the status of a regular file, or None: a terminal can be both input and output without loss."""
-    # A stream may have no file descriptor; a missing input is reported when it is read.
+    """Return the status of a regular file, else None: a terminal can safely be both input and output."""
+    # A stream may lack a file descriptor; a missing input is reported on reading.
     with suppress(OSError, ValueError):
         status = os.stat(file if isinstance(file, str | os.PathLike) else file.fileno())
         return status if stat.S_ISREG(status.st_mode) else None
@@ -267,13 +267,13 @@ def _file_status(file: StrPath | TextIO) -> os.stat_result | None:
 
 
 def replaceable(path: StrPath) -> bool:
-    """Return whether an output is, or will be, a regular file."""
+    """Whether an output is, or will be, a regular file."""
     return str(path) not in STANDARD_OUTPUT and (os.path.isfile(path) or not os.path.exists(path))
 
 
 @contextmanager
 def disk_errors(path: StrPath, remedy: str) -> Iterator[None]:
-    """Turn the errors of a full disk, whichever library writes, into a DataError that names `path` and the remedy."""
+    """Turn disk errors of any library into a DataError that names `path` and the remedy."""
     try:
         yield
     except Exception as error:
@@ -283,21 +283,21 @@ def disk_errors(path: StrPath, remedy: str) -> Iterator[None]:
 
 
 def _disk_error(error: Exception) -> str | None:
-    """Why a write failed; None for an error of another kind."""
-    # safetensors and tokenizers, written in Rust, quote the number.
+    """Return why a write failed, or None if the error is of another kind."""
+    # safetensors and tokenizers, written in Rust, put errno into the message.
     quoted = re.search(r"\(os error (\d+)\)", str(error))
     number = error.errno if isinstance(error, OSError) else int(quoted[1]) if quoted else None
     if number in DISK_ERRORS:
         return os.strerror(number)
-    # torch quotes none.
-    return "the disk takes no more" if any(text in str(error) for text in TORCH_WRITE_ERRORS) else None
+    # torch does not.
+    return "the disk is full or failed" if any(text in str(error) for text in TORCH_WRITE_ERRORS) else None
 
 
 @contextmanager
 def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
-    """Open a file for writing bytes; it appears, or replaces an existing one, only once it is complete.
+    """Open a file for writing bytes; it appears, or replaces an existing one, only once complete.
 
-    Standard output ("-"), a pipe or a device is written to directly: only a regular file can be replaced.
+    Standard output ("-"), pipes and devices are written directly.
     """
     if not replaceable(path):
         with nullcontext(sys.stdout.buffer) if str(path) in STANDARD_OUTPUT else open(path, "wb") as stream:
@@ -319,7 +319,7 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
 
 
 def check_output_folder(path: StrPath) -> Path:
-    """Return an output folder if it is new or empty, so that nothing in it can be overwritten."""
+    """Return an output folder; raise a DataError unless it is new or empty, so that nothing is overwritten."""
     folder = Path(path)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"`output_dir` {folder} exists and is not an empty folder; name another")
@@ -328,14 +328,14 @@ def check_output_folder(path: StrPath) -> Path:
 
 @contextmanager
 def atomic_folder(path: StrPath) -> Iterator[Path]:
-    """Yield a temporary folder that becomes the new or empty folder `path` once it is complete."""
+    """Yield a temporary folder that becomes the new or empty folder `path` once complete."""
     target = check_output_folder(path).resolve()
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     new_parents = [parent for parent in partial.parents if not parent.exists()]
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise DataError(f"`output_dir` {path} cannot be made: {error.strerror}; name another") from None
+        raise DataError(f"`output_dir` {path} cannot be created: {error.strerror}; name another") from None
     try:
         with disk_errors(path, "make room, or name another `output_dir`"):
             yield partial
@@ -352,8 +352,8 @@ def atomic_folder(path: StrPath) -> Iterator[Path]:
 def atomic_update(path: StrPath, last: str, remedy: str = "make room") -> Iterator[Path]:
     """Yield a temporary folder whose files replace those of the folder `path` once all are written.
 
-    A program killed in between leaves no mixture that loads: `last`, without which none does, is deleted first and
-    comes back after all others.
+    Killing the program in between never leaves a loadable mixture: the file `last`, required for loading, is deleted
+    first and moved in last.
     """
     folder = Path(path)
     partial = folder / SCRATCH / last
@@ -373,13 +373,13 @@ def atomic_update(path: StrPath, last: str, remedy: str = "make room") -> Iterat
 
 
 def clear_scratch(folder: StrPath) -> None:
-    """Delete what killed programs, or writes that failed, left in a folder."""
+    """Delete leftovers of killed programs and failed writes in a folder."""
     shutil.rmtree(Path(folder, SCRATCH), ignore_errors=True)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, would survive a power failure."""
-    # Not every system can flush a folder.
+    """Flush a file, or the entries of a folder, so that they survive a power failure."""
+    # Some systems cannot flush a folder.
     with suppress(OSError) if path.is_dir() else nullcontext():
         descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
         try:
@@ -389,7 +389,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def read_line_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of two files; raises ValueError where one of them ends before the other."""
+    """Yield the line pairs of two files; raise a ValueError if their numbers of lines differ."""
     number = 0
     for number, (one, other) in enumerate(zip_longest(read_lines(source), read_lines(target)), start=1):
         if one is None or other is None:

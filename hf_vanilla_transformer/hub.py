@@ -1,4 +1,4 @@
-"""Publishing saved models on the Hub, with their code and without the private files of their folder."""
+"""Publish saved models on the Hub, with their code and without private files in their folder."""
 
 import json
 from fnmatch import fnmatchcase
@@ -36,29 +36,32 @@ BINARY_FILES = (".safetensors", ".png")
 
 SAVE_AGAIN = "save the model and its tokenizer there again"
 
-# Files, or their content, by their names on the Hub.
+# Names on the Hub -> local files or their content.
 Files = dict[str, Path | bytes]
 
 UPLOAD_MESSAGES = {"model": "Upload model with its code", "space": "Upload page"}
 
-# Status codes of the Hub and their remedies.
+# Remedies by HTTP status code of the Hub.
 REMEDIES = {
-    401: "log in with `hf auth login`, or set HF_TOKEN to a token that may write",
-    403: "the token may not write there; use one that may, or another `repo_id`",
-    404: "there is no such repository or branch, or the token may not see it",
-    409: "the repository changed meanwhile; try again",
+    401: "log in with `hf auth login`, or set HF_TOKEN to a token with write access",
+    403: "the token has no write access there; use one that has, or another `repo_id`",
+    404: "no such repository or branch, or the token has no access to it",
+    409: "the repository changed in the meantime; try again",
 }
 
 
 def files_to_share(folder: str | Path) -> Files:
-    """List what is published of a model's folder: names on the Hub, with files or their content.
+    """List the files of a model folder to publish, by their names on the Hub.
 
-    These are the folder's weights, configuration, tokenizer, card, results and pictures, and the model's code, which
-    the configuration then refers to.
+    These are the folder's weights, configuration, tokenizer, card, results and plots, and the model's code, to which
+    the published configuration refers.
+
+    Returns:
+        Name on the Hub -> local file or its content.
 
     Raises:
-        ValueError: The folder has no complete weights in safetensors, no card, no configuration of this package or no
-            tokenizer; says what to do.
+        ValueError: The folder lacks complete safetensors weights, a card, a configuration of this package or a
+            tokenizer, or a text file holds a token; the message includes a remedy.
     """
     folder = Path(folder)
     _check_folder(folder)
@@ -74,7 +77,7 @@ def files_to_share(folder: str | Path) -> Files:
         settings = with_auto_map(name, read_json_object(folder / name, SAVE_AGAIN))
         files[name] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
     if _is_pair(folder) and SOURCE_VOCABULARY not in files:
-        # Saved by an earlier release; without package or code, only the source's tokenizer would be loaded.
+        # Saved by an earlier release: without package or code, only the source tokenizer would load.
         files |= {SOURCE_VOCABULARY: files["tokenizer.json"], "tokenizer.json": PLACEHOLDER_TOKENIZER_JSON.encode()}
     files |= {path.name: path for path in code_files()}
     for name, file in files.items():
@@ -91,32 +94,32 @@ def upload(
     revision: str | None = None,
     commit_message: str | None = None,
 ) -> CommitInfo:
-    """Upload files to a repository, in one commit.
+    """Upload files to a repository in one commit.
 
-    It also deletes other weights in the folders of theirs, such as a single file of before there were shards, which
-    would be loaded instead of the new ones.
+    Stale weight files next to the new ones, such as a single file replaced by shards, are deleted, as they would be
+    loaded instead.
 
     Args:
-        files: Names, with files or their content.
+        files: Name on the Hub -> local file or its content.
         repo_id: `user/name` or `organization/name`, created if needed.
-        repo_type: "model", or "space" for a page of Gradio.
-        private: Create a private repository; refuse an existing public one.
-        revision: Branch to commit to, created if needed; by default the main one.
-        commit_message: First line of the commit's message.
+        repo_type: "model", or "space" for a Gradio Space.
+        private: Create a private repository; an existing public one is an error.
+        revision: Branch to commit to, created if needed. Default: the main branch.
+        commit_message: First line of the commit message.
 
     Raises:
-        ValueError: The repository is public and must not be, or the Hub refuses.
+        ValueError: `private` is set but the repository is public, or the Hub refuses or cannot be reached.
     """
     _check_token()
     api = HfApi()
     kind: dict[str, Any] = {"repo_type": repo_type}
     sdk: dict[str, Any] = {"space_sdk": "gradio"} if repo_type == "space" else {}
     try:
-        # Completes a name without its namespace.
+        # Add the namespace if missing.
         repo_id = api.create_repo(repo_id, private=private or None, exist_ok=True, **kind, **sdk).repo_id
         if private and not api.repo_info(repo_id, **kind).private:
             raise ValueError(
-                f"{repo_id} is public, and `private` applies to new repositories only: make it private in its "
+                f"{repo_id} is public, and `private` applies only to new repositories; make it private in its "
                 "settings, or choose another `repo_id`"
             )
         if revision:
@@ -136,12 +139,12 @@ def upload(
             **kind,
         )
     except (HTTPError, OSError, RuntimeError, HFValidationError) as error:
-        # Not `from error`: its request carries the token.
+        # Not `from error`: its request holds the token.
         raise ValueError(redacted(_explain(error, repo_id), get_token())) from None
 
 
 def write_files(files: Files, output_dir: str | Path) -> Path:
-    """Write what would be uploaded into a new or empty folder, completely or not at all, and return the folder."""
+    """Write the files to a new or empty folder, all or none, and return the folder."""
     with atomic_folder(output_dir) as folder:
         for name, file in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
@@ -150,7 +153,7 @@ def write_files(files: Files, output_dir: str | Path) -> Path:
 
 
 def _explain(error: BaseException, repo_id: str) -> str:
-    """Describe what went wrong with the Hub, and the remedy."""
+    """Describe an error of the Hub and its remedy."""
     if isinstance(error, HFValidationError):
         return f"`repo_id` {repo_id} is not the name of a repository ({one_line(error)}); name it user/name"
     if isinstance(error, HfHubHTTPError):
@@ -158,42 +161,40 @@ def _explain(error: BaseException, repo_id: str) -> str:
         return f"the Hub answers {status} for {repo_id} ({one_line(error)}); {REMEDIES.get(status, 'try again later')}"
     if isinstance(error, (HTTPError, OSError)):
         return f"the Hub cannot be reached ({one_line(error)}); check the connection"
-    # Failures in the thread that uploads a single large file come wrapped.
+    # Failures in the upload thread of a large file are wrapped in a RuntimeError.
     message = one_line(error)
     return f"{message} {_explain(error.__cause__, repo_id)}" if error.__cause__ else f"{message}; try again later"
 
 
 def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder; name the one that the model was saved in")
+        raise ValueError(f"{folder} is not a folder; name the one the model was saved in")
     if not any(folder.glob(WEIGHT_FILES)):
         unsafe = next((path for pattern in UNSAFE_WEIGHTS for path in folder.glob(pattern)), None)
-        found = f"; {unsafe.name} can run code when it is loaded and is never published" if unsafe else ""
+        found = f"; {unsafe.name} can run code on loading and is never published" if unsafe else ""
         raise ValueError(f"{folder} holds no {WEIGHT_FILES}{found}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model card; write one, or let training write it")
     if (model_type := read_json_object(folder / "config.json", SAVE_AGAIN).get("model_type")) != MODEL_TYPE:
         raise ValueError(
-            f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it by its own class"
+            f"{folder / 'config.json'}: model_type is {model_type!r}, not {MODEL_TYPE!r}; push it with its own class"
         )
     _check_vocabularies(folder)
 
 
 def _check_no_token(path: Path, file: Path | bytes) -> None:
-    """Raise for a text that holds a token, as the cards of early releases do."""
+    """Raise a ValueError for a text file that holds a token, as cards of early releases do."""
     if path.suffix in BINARY_FILES:
         return
     text = (file if isinstance(file, bytes) else file.read_bytes()).decode("utf-8", errors="replace")
     token = get_token()
     if HUB_TOKEN.search(text) or (token and token in text):
-        raise ValueError(
-            f"{path} holds a token of the Hub; remove it there, and revoke it if anybody has seen the file"
-        )
+        raise ValueError(f"{path} holds a Hub token; remove it, and revoke it if anybody has seen the file")
 
 
 def _check_weights(folder: Path) -> None:
-    """Raise for weights that cannot be used: a damaged file, a missing shard, a number that is NaN or infinite."""
+    """Raise a ValueError for a damaged file, a missing shard, or weights that are NaN or infinite."""
     for index in folder.glob(INDEX_FILES):
         read_shard_index(index, SAVE_AGAIN)
     for file in sorted(folder.glob(WEIGHT_FILES)):
@@ -224,7 +225,7 @@ def _is_weight_file(name: str) -> bool:
 
 
 def _check_token() -> None:
-    """Raise for a token that no header can carry: the client's own error would not say so."""
+    """Raise a ValueError for a token that is not valid in a header: the client's own error would be unclear."""
     token = get_token() or ""
     if not (token.isascii() and token.isprintable()):
         raise ValueError("the token contains an invalid character; set HF_TOKEN again, or use `hf auth login`")

@@ -1,4 +1,4 @@
-"""Options that commands, library and server share, each declared once: type, default, help and range."""
+"""Options shared by commands, library and server, each declared once: type, default, help and range."""
 
 import operator
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers within bounds, in the type of a field: `Annotated[int, Range(ge=2)]`."""
+    """Bounds of a finite number, as part of a field's type: `Annotated[int, Range(ge=2)]`."""
 
     gt: float | None = None
     ge: float | None = None
@@ -45,16 +45,16 @@ Positive = Annotated[int, POSITIVE]
 PositiveFloat = Annotated[float, POSITIVE]
 NotNegative = Annotated[int, NOT_NEGATIVE]
 NotNegativeFloat = Annotated[float, NOT_NEGATIVE]
-# A probability of less than 1, or a decay.
+# A probability below 1, or a decay.
 Fraction = Annotated[float, Range(ge=0, lt=1)]
-# Lengths with room for a token and the end token.
+# A length with room for a token and the end token.
 Length = Annotated[int, Range(ge=2)]
 
-# Python's integers have no bound; those of a search have 64 bits.
+# Python integers are unbounded, but search uses 64-bit ones.
 MAX_COUNT = 2**31 - 1
-# More beams are no search, but a loop without end or memory.
+# More beams would run out of time or memory.
 MAX_BEAMS = 10_000
-# An integer power of a length must fit in 64 bits.
+# A length to this power must fit in 64 bits.
 MAX_LENGTH_PENALTY = 5
 
 Beams = Annotated[int, Range(gt=0, le=MAX_BEAMS)]
@@ -62,7 +62,7 @@ Count = Annotated[int, Range(gt=0, le=MAX_COUNT)]
 
 
 def check_range(wanted: Range, error: type[ValueError] = ValueError, /, **values: float | None) -> None:
-    """Raise an error that names the first of these arguments that is out of range; None passes."""
+    """Raise an error that names the first argument out of range; None passes."""
     for name, value in values.items():
         if value is not None and value not in wanted:
             shown = f"{value:g}" if isinstance(value, float) else value
@@ -71,14 +71,14 @@ def check_range(wanted: Range, error: type[ValueError] = ValueError, /, **values
 
 
 def check_choice(wanted: Any, error: type[ValueError] = ValueError, /, **values: str) -> None:
-    """Raise an error that names the first value that is none of a `Literal`."""
+    """Raise an error that names the first argument that is not a value of the `Literal` type `wanted`."""
     for name, value in values.items():
         if value not in get_args(wanted):
             raise error(f"`{name}` {value!r} is not one of {', '.join(get_args(wanted))}")
 
 
 def check_ranges(arguments: Any, error: type[ValueError] = ValueError) -> None:
-    """Raise an error for a field of a dataclass that is out of its range, or an item of a list that is."""
+    """Raise an error if a dataclass field, or an item of a list field, is out of range."""
     kind: Any = type(arguments)
     for name, wanted in ranges(kind).items():
         value = getattr(arguments, name)
@@ -88,7 +88,7 @@ def check_ranges(arguments: Any, error: type[ValueError] = ValueError) -> None:
 
 @cache
 def ranges(kind: Any) -> dict[str, Range]:
-    """Ranges in the types of a dataclass's fields, by name."""
+    """Return the ranges in the field types of a dataclass, by field name."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: found for each in fields(kind) if (found := _range_in(hints[each.name]))}
 
@@ -98,10 +98,10 @@ def _range_in(hint: Any) -> Range | None:
 
 
 def option(default: Any, text: str, key: str = "help", **metadata: Any) -> Any:
-    """Field of a dataclass with its help, for `transformers.HfArgumentParser` and `cli.options.add_options`.
+    """Dataclass field with help text, for `transformers.HfArgumentParser` and `cli.options.add_options`.
 
-    The help is the metadata's `key`: pydantic reads "description". Other metadata are `aliases` for the former parser,
-    `advanced` for the latter. Each object gets its own copy of a list.
+    The text is stored under `key` in the metadata; pydantic reads "description". Other metadata: `aliases`, for the
+    former, and `advanced`, for the latter. A list default is copied for each object.
     """
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata={key: text, **metadata})
@@ -113,23 +113,23 @@ _described = partial(option, key="description")
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search for translations; None means the model's own setting."""
+    """Search settings; None means the model's own setting."""
 
     num_beams: Beams | None = _described(None, "Beams; 1: greedy. Default: the model's setting.")
-    num_hypotheses: Beams = _described(1, "Translations of each sentence, best first.")
+    num_hypotheses: Beams = _described(1, "Translations per sentence, best first.")
     length_penalty: Annotated[float, Range(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = _described(
-        None, "Above 0 favours long translations. Default: the model's setting."
+        None, "Above 0 favors long translations. Default: the model's setting."
     )
-    do_sample: bool = _described(False, "Draw tokens at random.")
+    do_sample: bool = _described(False, "Sample tokens instead of searching.")
     temperature: Annotated[float, Range(ge=0.01, le=100)] | None = _described(
-        None, "Of sampling; below 1 favours likely tokens."
+        None, "Sampling temperature; below 1 favors likely tokens."
     )
-    top_k: Count | None = _described(None, "Sample from this many tokens.")
+    top_k: Count | None = _described(None, "Sample from this many likeliest tokens.")
     top_p: Annotated[float, Range(gt=0, le=1)] | None = _described(
-        None, "Sample from the likeliest tokens of this probability."
+        None, "Sample from the likeliest tokens with this total probability."
     )
     max_new_tokens: Count | None = _described(
-        None, "Most tokens of a translated sentence. Default: 50 more than its source has."
+        None, "Maximum tokens per translated sentence. Default: 50 more than its source has."
     )
 
 
@@ -138,4 +138,4 @@ class BatchOptions:
     """How much to read and compute at a time."""
 
     max_tokens: Positive = option(4096, "Source tokens x beams decoded at once; lower it if memory runs out.")
-    chunk_size: Positive = option(8192, "Lines to read and sort at a time; 1 answers each at once.", advanced=True)
+    chunk_size: Positive = option(8192, "Lines read and sorted at a time; 1: translate each at once.", advanced=True)

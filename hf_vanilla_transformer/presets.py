@@ -1,4 +1,4 @@
-"""Model shapes by name: every row of the paper's Table 3, and small ones for laptops."""
+"""Named model shapes: every row of the paper's Table 3, and small ones for laptops."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,9 @@ class Preset:
     """A named model shape.
 
     Attributes:
-        description: What the row varies, in the paper's symbols.
+        description: What the row varies, in the paper's notation.
         config: Fields that differ from the defaults of `VanillaTransformerConfig`, the paper's base model.
-        label_smoothing: Epsilon of section 5.4 that the row was trained with.
+        label_smoothing: Epsilon of section 5.4 used to train the row.
     """
 
     description: str
@@ -28,7 +28,7 @@ def _both_sides(**sizes: int) -> dict[str, int]:
     return {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
 
 
-# Instead of a preset: the size of the corpus decides (`training.auto_preset`).
+# Choose the preset by corpus size (`training.auto_preset`).
 AUTO_PRESET = "auto"
 
 _SMALL = {"d_model": 256, **_both_sides(layers=3, ffn_dim=1024, attention_heads=4)}
@@ -85,10 +85,10 @@ PRESETS: dict[str, Preset] = {
 
 @short_errors()
 def get_preset(name: str) -> Preset:
-    """Look a preset up by name.
+    """Look up a preset by name.
 
     Raises:
-        ValueError: Unknown name; the message offers the nearest one, or lists all.
+        ValueError: Unknown name; the message suggests the closest one, or lists all.
     """
     if name not in PRESETS:
         advice = did_you_mean(name, PRESETS) or f"; use one of {', '.join(PRESETS)}"
@@ -98,10 +98,10 @@ def get_preset(name: str) -> Preset:
 
 @short_errors()
 def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
-    """Build the configuration of a preset, with `overrides` on top.
+    """Build the configuration of a preset with `overrides` applied.
 
     Raises:
-        ValueError: Unknown preset or impossible configuration.
+        ValueError: Unknown preset or invalid configuration.
 
     Example:
         ```python
@@ -111,5 +111,5 @@ def preset_config(name: str, **overrides: Any) -> VanillaTransformerConfig:
     try:
         return VanillaTransformerConfig(**{**get_preset(name).config, **overrides})
     except StrictDataclassFieldValidationError as error:
-        # Of fields that transformers 5.17 itself checks, and first.
+        # From fields that transformers 5.17 itself checks first.
         raise ValueError(one_line(error)) from error

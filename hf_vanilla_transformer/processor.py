@@ -1,12 +1,12 @@
-"""This machine's processor."""
+"""CPU identification."""
 
 import torch
 
 
 def processor() -> str:
-    """Return vendor and instruction set of this processor, as far as they decide which routine is fast.
+    """Return vendor and instruction set of this CPU, as far as they decide which kernel is fastest.
 
-    The vendor does because MKL asks for it too: on AMD processors it leaves half of AVX-512 unused.
+    The vendor matters because MKL checks it: on AMD it leaves half of AVX-512 unused.
     """
     capabilities = torch.cpu.get_capabilities()
     name = str(capabilities.get("cpu_name", ""))

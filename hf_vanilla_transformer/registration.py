@@ -28,13 +28,13 @@ from .model.tokenization_vanilla_transformer import VanillaTransformerSharedToke
 
 @cache
 def register() -> None:
-    """Register configuration, models, tokenizer and the translation pipeline; later calls do nothing."""
+    """Register configuration, models, tokenizers and the translation pipeline; later calls do nothing."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
     AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
     AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)
-    # A configuration has one class; the others are found by their names.
+    # The last one becomes the configuration's tokenizer class; the others are found by name.
     tokenizers = (
         VanillaTransformerMultilingualTokenizer,
         VanillaTransformerSharedTokenizer,
@@ -43,6 +43,6 @@ def register() -> None:
     for tokenizer_class in tokenizers:
         AutoTokenizer.register(VanillaTransformerConfig, fast_tokenizer_class=tokenizer_class, exist_ok=True)
     register_pipeline()
-    # The folder may be left out: models are plain then.
+    # The fast package may be deleted: models are then plain.
     if find_spec(f"{__package__}.fast"):
         POST_INIT_HOOKS.append(import_module(".fast", __package__).accelerate)

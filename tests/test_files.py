@@ -46,8 +46,8 @@ def test_knows_gzip_by_its_first_bytes(tmp_path):
     [
         ("x.en", b"good\nb\xe4d\n", r"x\.en, line 2: byte 0xe4 at position 2 is not UTF-8.*iconv -f WINDOWS-1252"),
         ("x.en", gzip.compress(b"some text\n" * 50, mtime=0)[:-12], r"x\.en: incomplete or damaged gzip file"),
-        ("x.en", b"one\rtwo\rthree\r", r"x\.en: its lines end in carriage returns alone, as on old Macs"),
-        ("x.en", b"one\rtwo", r"x\.en: its lines end in carriage returns alone"),
+        ("x.en", b"one\rtwo\rthree\r", r"x\.en: lines end in carriage returns alone, as on old Macs"),
+        ("x.en", b"one\rtwo", r"x\.en: lines end in carriage returns alone"),
         ("x.gz", None, r"x\.gz: cannot be read \(No such file"),
     ],
 )
@@ -109,7 +109,7 @@ def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
             check_output_file("hard", ["-"], "output")
     check_output_file("new", ["-", "k", "missing"], "output")
     check_output_file("-", ["k"], "output")
-    with pytest.raises(DataError, match=f"`output` no/x: there is no folder {kept / 'no'}; make it first"):
+    with pytest.raises(DataError, match=f"`output` no/x: there is no folder {kept / 'no'}; create it first"):
         check_output_file("no/x", ["k"], "output")
     with pytest.raises(DataError, match="`output`  is a directory; name a file"):
         check_output_file("", ["k"], "output")
@@ -241,7 +241,7 @@ class TestDiskErrors:
     def test_one_line_whoever_writes(self, tmp_path, library, small_files):
         with small_files(1000), pytest.raises(DataError) as stop, disk_errors(tmp_path, "make room"):
             self.save(library, tmp_path)
-        reason = "the disk takes no more" if library == "torch" else "File too large"
+        reason = "the disk is full or failed" if library == "torch" else "File too large"
         assert str(stop.value) == f"{tmp_path}: cannot be written ({reason}); make room"
 
     def test_other_errors_stay(self, tmp_path):
@@ -266,7 +266,7 @@ def test_an_output_folder_may_be_new_or_empty(tmp_path):
     for path in (tmp_path, tmp_path / "file"):
         with pytest.raises(DataError, match=f"`output_dir` {path} exists and is not an empty folder"):
             check_output_folder(path)
-    with pytest.raises(DataError, match="cannot be made: Not a directory"), atomic_folder(tmp_path / "file" / "x"):
+    with pytest.raises(DataError, match="cannot be created: Not a directory"), atomic_folder(tmp_path / "file" / "x"):
         pytest.fail("there is no place for it")
 
 
@@ -292,7 +292,7 @@ def test_json_object(tmp_path):
     for content, message in (
         ("{", "cannot be read \\(Exp.*\\)"),
         (b"\xff", "cannot be read"),
-        ("[]", "holds no JSON object"),
+        ("[]", "is not a JSON object"),
         ("[" * 100_000, "cannot be read"),
     ):
         with pytest.raises(DataError, match=f"x.json {message}.*; save it again$"):

@@ -26,13 +26,13 @@ def test_an_index_names_the_shard_of_each_weight(index):
 @pytest.mark.parametrize("weight_map", [None, [1], {"a": 1}])
 def test_an_index_without_names(index, weight_map):
     index.write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(ValueError, match="names no file for each weight .*; fetch it again"):
+    with pytest.raises(ValueError, match="weight_map does not map every weight to a file name; fetch it again"):
         read_shard_index(index, "fetch it again")
 
 
 def test_a_missing_shard(index):
     index.with_name("shard.safetensors").unlink()
-    with pytest.raises(ValueError, match="holds no shard.safetensors, which model.* names; fetch it"):
+    with pytest.raises(ValueError, match="lacks the shard shard.safetensors listed in model.*; fetch it"):
         read_shard_index(index, "fetch it again")
 
 
@@ -41,7 +41,7 @@ def test_metadata_of_an_index_and_names_that_no_file_can_have(index):
     with pytest.raises(ValueError, match="metadata is not a JSON object; fetch it again"):
         read_shard_index(index, "fetch it again")
     index.write_text(json.dumps({"weight_map": {"a": "x" * 100_000}}))
-    with pytest.raises(ValueError, match=r"holds no x+ \[...\] x+, which .*; fetch it again") as error:
+    with pytest.raises(ValueError, match=r"lacks the shard x+ \[...\] x+ listed in .*; fetch it again") as error:
         read_shard_index(index, "fetch it again")
     assert len(str(error.value)) < 500
 
@@ -62,7 +62,9 @@ def test_shapes_without_numbers(tmp_path):
     torch.save(weights, tmp_path / "pytorch_model.bin")
     assert stored_shapes(tmp_path, "save it again") == {"a": (2, 3), "b": ()}
     torch.save([1], tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin holds list, not a dict of weights .*; save it again"):
+    with pytest.raises(
+        ValueError, match=r"pytorch_model.bin holds list, not a dict from names to weights; save it again"
+    ):
         stored_shapes(tmp_path, "save it again")
 
 
@@ -72,7 +74,7 @@ def test_an_index_that_transformers_cannot_read_or_that_names_too_much(index):
     content = {"metadata": {}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
     index.write_text(json.dumps(content))
     with pytest.raises(
-        ValueError, match="no file in .* holds b, which model.safetensors.index.json names; save it again"
+        ValueError, match="no shard in .* holds b, which model.safetensors.index.json lists; save it again"
     ):
         stored_shapes(index.parent, "save it again")
 

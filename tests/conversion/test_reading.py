@@ -63,8 +63,8 @@ class TestRefusedFiles:
         ("content", "message"),
         [
             (None, "no such file"),
-            (b"", "truncated, damaged or no checkpoint"),
-            (b"hello world\n", "truncated, damaged or no checkpoint"),
+            (b"", "truncated, damaged or not a checkpoint"),
+            (b"hello world\n", "truncated, damaged or not a checkpoint"),
             (bytes(range(256)) * 4, "resave the weights|truncated"),
             ([1, 2], "holds list, not a dict of weights"),
             ({"lr": 0.1}, "'lr' is float, not a tensor"),
@@ -85,7 +85,7 @@ class TestRefusedFiles:
         file = tmp_path / "truncated.pt"
         torch.save(state, file)
         file.write_bytes(file.read_bytes()[:2000])
-        self.refused(file, "truncated, damaged or no checkpoint")
+        self.refused(file, "truncated, damaged or not a checkpoint")
         torch.save(state, file, _use_new_zipfile_serialization=False)
         whole = file.read_bytes()
         for length in range(1, len(whole), 397):
@@ -123,7 +123,7 @@ class TestRefusedFiles:
         [
             ("zip.pt", r"mkdir, which is not run; resave the weights"),
             ("legacy.pt", r"mkdir, which is not run; resave the weights"),
-            ("raw.pkl", "no checkpoint that can be read safely"),
+            ("raw.pkl", "not a checkpoint that can be loaded safely"),
         ],
     )
     def test_code_in_a_pickle_is_not_run(self, tmp_path, beside, name, message):
@@ -141,7 +141,7 @@ class TestRefusedFiles:
 
     def test_objects_in_numpy_arrays(self, state, tmp_path):
         torch.save({"model": state, "extra": np.array([{}, None], dtype=object)}, tmp_path / "objects.pt")
-        self.refused(tmp_path / "objects.pt", "damaged, or no checkpoint that can be read safely|not run")
+        self.refused(tmp_path / "objects.pt", "damaged, or not a checkpoint that can be loaded safely|not run")
 
 
 @pytest.mark.parametrize("release", ["zip", "own", "core", "_core"])

@@ -226,8 +226,8 @@ class TestFaults:
             ("- x", "list.yaml, line 1: no mapping"),
             ("corpus: []", "line 1: unknown key corpus; did you mean corpora"),
             ("corpora: x", "line 1: `corpora` must be a list"),
-            ("? [x]\n: y", "line 1: a key that is no name"),
-            ("corpora:\n  - {file: es.tsv, ? {x: y} : z}", "line 2: a key that is no name"),
+            ("? [x]\n: y", "line 1: key is not a name"),
+            ("corpora:\n  - {file: es.tsv, ? {x: y} : z}", "line 2: key is not a name"),
             ("corpora:\n  - x", "line 2: no mapping"),
             ("corpora: []\ncorpora: []", "line 2: corpora is given twice"),
             (

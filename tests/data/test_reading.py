@@ -208,7 +208,7 @@ def test_columns_known_by_name_are_not_by_position(tmp_path):
         ("x.json", '{"translation": {"en": "a", "fr": "b"}}\n', r"the languages en, fr, not en and de"),
         ("x.json", '{"translation": {"en": "a", "fr": "b"}}\n', r"the languages en, fr; set `source_lang`"),
         ("x.parquet", "PAR", r"x\.parquet: not a readable Parquet file"),
-        ("x.tsv", "a\tb\rc\td\r", r"x\.tsv: its lines end in carriage returns alone"),
+        ("x.tsv", "a\tb\rc\td\r", r"x\.tsv: lines end in carriage returns alone"),
         ("x.tsv.gz", b"source\ttarget\n\xff\t\n", r"line 2: byte 0xff at position 1 is not UTF-8"),
         ("x.tsv", "source\tsource\ttarget\n", r"x\.tsv, line 1: two columns are called 'source'; rename one"),
         ("x.jsonl", '{"source": "a", "source": "b", "target": "c"}', r"the key 'source' occurs twice"),

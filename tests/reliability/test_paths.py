@@ -61,7 +61,7 @@ def test_a_shard_outside_of_the_folder(folder, refused, name, outside, tried):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     error = refused(name, folder)
     if name != "average":
-        assert f"names {outside}, which is outside of its folder" in error
+        assert f"names {outside}, which is outside its folder" in error
     tried("shard indexes that name a file outside of their folder: commands", 1)
 
 
@@ -70,7 +70,7 @@ def test_a_shard_outside_of_the_folder(folder, refused, name, outside, tried):
 def test_a_link_out_of_the_folder(folder, refused, name, file, tried):
     (folder / file).rename(folder.parent / file)
     (folder / file).symlink_to(f"../{file}")
-    assert f"{file} is a link to {folder.parent / file}, outside of its folder" in refused(name, folder)
+    assert f"{file} is a link to {folder.parent / file}, outside its folder" in refused(name, folder)
     tried("links out of a model's folder: commands", 1)
 
 
@@ -86,7 +86,7 @@ def test_what_a_link_shows_is_not_published(tmp_path, refused, name, tried):
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).symlink_to(secret)
     error = refused("publish", folder)
-    assert f"{name} is a link to {secret}, outside of its folder; put a copy of the file there" in error
+    assert f"{name} is a link to {secret}, outside its folder; replace it with a copy of the file" in error
     tried("links to private files in a folder that is to be published", 1)
 
 

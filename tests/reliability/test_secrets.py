@@ -120,7 +120,7 @@ def test_a_file_with_a_token_is_not_published(hub, tmp_path, name, secret, tried
     folder = save_publishable("shared", tmp_path / "model")
     settings = json.loads((folder / name).read_text()) if name == "config.json" else {}
     (folder / name).write_text(json.dumps({**settings, "command": f"train --hub_token {secret}"}))
-    with pytest.raises(ValueError, match=f"{name} holds a token of the Hub; remove it there, and revoke it") as error:
+    with pytest.raises(ValueError, match=f"{name} holds a Hub token; remove it, and revoke it") as error:
         upload(files_to_share(folder), "tester/model")
     assert secret not in str(error.value) and not hub.requests
     tried("files with a token that were to be published", 1)

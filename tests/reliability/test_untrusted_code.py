@@ -84,7 +84,7 @@ def test_no_command_runs_code_or_asks_whether_to(name, canary, attempt, tried, c
     if canary in (model_of_code, model_of_another_repository) and name in TRUSTING and "tokenizer" not in name:
         assert error.endswith("if you trust it, pass --trust_remote_code to run it\n")
     if "pickle" in canary.__name__ and name in ("translate", "score", "export", "train the model"):
-        assert "which is not run" in error or "no checkpoint that can be read safely" in error
+        assert "which is not run" in error or "not a checkpoint that can be loaded safely" in error
     tried("a folder with code of its own or a pickle that runs code, and `y` on standard input: commands", 1)
 
 
