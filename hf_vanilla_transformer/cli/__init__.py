@@ -1,1 +1,1 @@
-"""The commands, one module each."""
+"""Command line, one module per command."""

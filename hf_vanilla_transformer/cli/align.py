@@ -6,10 +6,10 @@ Line n of the target file translates line n of the source file; UTF-8, plain or 
     vanilla-transformer align --model my-model --source dev.en --target dev.de --set_heads
     vanilla-transformer align --model my-model --source dev.en --target dev.de --set_heads --reference dev.align
 
-Each pair gives a line of links between words that white space separates, source-target, counted from 0: 0-0 1-2. A
-target word is linked to the source word that its tokens attend to most. --set_heads writes no links: it finds the
-attention heads that come closest to --reference, in the same format, or to the statistics of the pairs, of which there
-should then be thousands. It saves them in the model's folder, as training does.
+Each pair gives one line of source-target links between whitespace-separated words, counted from 0: 0-0 1-2. A target
+word is linked to the source word that its tokens attend to most. --set_heads writes no links. It finds the attention
+heads that best match --reference, in the same format, or else alignments estimated from the pairs, which takes
+thousands of them. It saves these heads in the model's folder, as training does.
 """
 
 import sys
@@ -34,7 +34,7 @@ from .options import (
     quiet_unless_terminal,
 )
 
-# Pairs to try the heads on.
+# Pairs that heads are evaluated on.
 TRIED_PAIRS = 500
 
 
@@ -43,17 +43,17 @@ def add_arguments(parser: OneLineParser) -> None:
     add_pair_files(parser)
     heads = parser.add_argument_group("attention heads")
     heads.add_argument("--set_heads", **SWITCH, help="Find the heads that align best and save them with the model.")
-    heads.add_argument("--reference", metavar="FILE", help="True alignments of the pairs, for --set_heads.")
+    heads.add_argument("--reference", metavar="FILE", help="Reference alignments of the pairs, for --set_heads.")
     compute = parser.add_argument_group("computation")
-    side = "Tokens of a side aligned at once (default: 4096); lower it if memory runs out."
+    side = "Tokens per side aligned at once (default: 4096); lower it if memory runs out."
     add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", max_tokens={"help": side})
 
 
 def run(arguments: Namespace) -> None:
     if arguments.reference and not arguments.set_heads:
-        raise ValueError("--reference is for --set_heads; leave it out")
+        raise ValueError("--reference needs --set_heads; add it, or leave --reference out")
     if arguments.set_heads and not Path(arguments.model).is_dir():
-        raise ValueError(f"--set_heads saves them in the model's folder, but {arguments.model} is none; download it")
+        raise ValueError(f"--set_heads saves to the model's folder, but {arguments.model} is not one; download it")
     check_pair_files(arguments)
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
@@ -84,7 +84,7 @@ def _set_heads(arguments: Namespace, model: Any, tokenizer: Any) -> None:
         from ..inference.alignment import find_alignment_heads, set_alignment_heads
     pairs = list(read_line_pairs(arguments.source, arguments.target))
     if not pairs:
-        raise ValueError(f"{arguments.source} and {arguments.target} hold no lines; name files with text")
+        raise ValueError(f"{arguments.source} and {arguments.target} are empty; name files with text")
     if arguments.reference:
         links = list(read_alignments(arguments.reference, pairs))
     else:

@@ -1,11 +1,11 @@
-"""Average the weights of checkpoints of one run, as section 6.1 of Attention Is All You Need does.
+"""Average the weights of a run's checkpoints, as in section 6.1 of Attention Is All You Need.
 
 The averaged model usually translates better than the last checkpoint, at no cost. For example:
 
     vanilla-transformer average --run_dir my-model --last 5 --output_dir my-model-averaged
     vanilla-transformer average --checkpoints run/checkpoint-800 run/checkpoint-900 --output_dir averaged
 
-The folder then holds model and tokenizer, with the configuration and generation settings of the last checkpoint.
+--output_dir then holds model and tokenizer, with the configuration and generation settings of the last checkpoint.
 """
 
 from argparse import Namespace
@@ -21,14 +21,14 @@ def add_arguments(parser: OneLineParser) -> None:
     inputs = parser.add_argument_group("checkpoints, one of")
     inputs.add_argument("--run_dir", metavar="FOLDER", help="Average the last checkpoints of this run.")
     inputs.add_argument(
-        "--checkpoints", nargs="+", default=[], metavar="FOLDER", help="Average these folders, given oldest first."
+        "--checkpoints", nargs="+", default=[], metavar="FOLDER", help="Average these folders, oldest first."
     )
     parser.add_argument_group("with --run_dir").add_argument(
-        "--last", type=Number(int), default=5, help="Number of checkpoints (default, as in the paper: 5)."
+        "--last", type=Number(int), default=5, help="Number of checkpoints (default: 5, as in the paper)."
     )
     add_trust_option(parser, inputs)
     output = parser.add_argument_group("output")
-    output.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder of the result; new or empty.")
+    output.add_argument("--output_dir", required=True, metavar="FOLDER", help="Output folder; new or empty.")
 
 
 def run(arguments: Namespace) -> None:
@@ -53,19 +53,19 @@ def run(arguments: Namespace) -> None:
 
 
 def _check_weights(checkpoint: Path) -> None:
-    """Raise a ValueError for a folder without intact weights in safetensors."""
+    """Raise a ValueError unless the folder holds intact safetensors weights."""
     from ..weight_files import check_safetensors
 
     files = list(checkpoint.glob("model*.safetensors"))
     if not files:
-        raise ValueError(f"{checkpoint} holds no model.safetensors; only checkpoints in safetensors are averaged")
+        raise ValueError(f"{checkpoint} holds no model.safetensors; only safetensors checkpoints can be averaged")
     for file in files:
         check_safetensors(file, remedy="leave this checkpoint out")
 
 
 def _tokenizer_folder(checkpoint: Path) -> Path:
-    """Return the folder of the tokenizer: the checkpoint's own or that of its run."""
+    """Return the folder that holds the tokenizer: the checkpoint or its run."""
     for folder in (checkpoint, checkpoint.resolve().parent):
         if (folder / TOKENIZER_FILE).is_file():
             return folder
-    raise ValueError(f"{checkpoint} holds no {TOKENIZER_FILE}, nor does its run; copy the tokenizer's files there")
+    raise ValueError(f"neither {checkpoint} nor its run holds {TOKENIZER_FILE}; copy the tokenizer's files there")

@@ -1,9 +1,8 @@
 r"""Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
 
-The layout is recognized by the names of the weights. What they do not determine, such as the number of heads, is given
-by --config.
-Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, one token a line, or a dictionary of fairseq) become
-the tokenizer. For example:
+The layout is inferred from the names of the weights. --config sets what they do not determine, such as the number of
+heads. Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, a file with one token per line, or a fairseq
+dictionary) become the tokenizer. For example:
 
     vanilla-transformer convert --source Helsinki-NLP/opus-mt-en-de --output_dir opus-mt-en-de
     vanilla-transformer convert --source seq2seq.pt --config encoder_attention_heads=8 --dry_run
@@ -24,18 +23,18 @@ from .options import SWITCH, OneLineParser, importing, quiet_unless_terminal
 def add_arguments(parser: OneLineParser) -> None:
     parser.more_description = _layouts
     files = parser.add_argument_group("input and output")
-    source = "File of weights (.safetensors, or one of torch.save), a folder that holds it, or its name on the Hub."
+    source = "Weight file (.safetensors, or saved by torch.save), a folder that holds one, or a name on the Hub."
     files.add_argument("--source", required=True, help=source)
-    files.add_argument("--output_dir", metavar="FOLDER", help="Folder of the converted model; new or empty.")
-    files.add_argument("--dry_run", **SWITCH, help="Print the mapping of the weights and write nothing.")
-    files.add_argument("--source_vocabulary", metavar="FILE", help="Tokens of the source side.")
-    files.add_argument("--target_vocabulary", metavar="FILE", help="Tokens of the target side. Default: the same.")
+    files.add_argument("--output_dir", metavar="FOLDER", help="Folder for the converted model; new or empty.")
+    files.add_argument("--dry_run", **SWITCH, help="Print the weight mapping and write nothing.")
+    files.add_argument("--source_vocabulary", metavar="FILE", help="Source vocabulary.")
+    files.add_argument("--target_vocabulary", metavar="FILE", help="Target vocabulary. Default: same as source.")
     model = parser.add_argument_group("model")
     model.add_argument("--layout", help="Layout of the checkpoint (--help-all lists them). Default: inferred.")
-    config = "Fields of the configuration, such as encoder_attention_heads=8."
+    config = "Configuration fields, such as encoder_attention_heads=8."
     model.add_argument("--config", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help=config)
-    model.add_argument("--encoder_only", **SWITCH, help="Convert the encoder alone.")
-    patched = "The code behind the weights is free of the defects that are otherwise refused."
+    model.add_argument("--encoder_only", **SWITCH, help="Convert only the encoder.")
+    patched = "The source code was patched: accept layouts otherwise refused for its defects."
     model.add_argument("--patched", "--repaired", **SWITCH, help=parser.advanced(patched))
     other = parser.add_argument_group("other layouts")
     other.add_argument(
@@ -45,20 +44,20 @@ def add_arguments(parser: OneLineParser) -> None:
         default=[],
         metavar="OLD=NEW",
         help=parser.advanced(
-            "Prefixes of keys to replace first, {i} for the index of a layer, or a file with one pair a line; what "
-            "weights do not determine must then be given."
+            "Key prefixes to replace first, with {i} for the layer index, or a file with one pair per line. Settings "
+            "that the weights do not determine are then required."
         ),
     )
-    first_position = "Row of the stored position tables that belongs to the first token."
+    first_position = "Row of the stored position table used for the first token."
     other.add_argument("--first_position", type=int, help=parser.advanced(first_position))
-    unbiased_norms = "Whether norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."
+    unbiased_norms = "Norms divide by torch.std, which is unbiased (true), or are torch.nn.LayerNorm (false)."
     other.add_argument("--unbiased_norms", **{**SWITCH, "default": None}, help=parser.advanced(unbiased_norms))
 
 
 def _layouts() -> str:
     with importing():
         from ..conversion import LAYOUTS
-    return "\nOne example a layout:\n\n" + "\n".join(
+    return "\nOne example per layout:\n\n" + "\n".join(
         f"    {layout.name}: {layout.description}\n"
         f"        vanilla-transformer convert --output_dir converted --source {layout.example}\n"
         for layout in LAYOUTS.values()
@@ -72,7 +71,7 @@ def run(arguments: Namespace) -> None:
     quiet_unless_terminal()
     fields = _fields(arguments.config)
     with _config_options(fields):
-        # Before the call, whose own arguments are no fields.
+        # Check before the call, so that its own keyword arguments do not pass as fields.
         check_field_names(fields)
         conversion = convert_checkpoint(
             arguments.source,
@@ -92,20 +91,20 @@ def run(arguments: Namespace) -> None:
 
 
 @contextmanager
-def _config_options(given: Iterable[str]) -> Iterator[None]:
-    """Turn fields in a message into --config: those that were given, and `field=value`, which can be appended."""
+def _config_options(names: Iterable[str]) -> Iterator[None]:
+    """In messages, turn `name` of these fields, and `field=value` of any, into --config options."""
     from ..conversion.fields import own_fields
 
     try:
         yield
     except ValueError as error:
-        field = rf"`(?:(?:{'|'.join(own_fields())})=[^`]+|{'|'.join(map(re.escape, given)) or '(?!)'})`"
+        field = rf"`(?:(?:{'|'.join(own_fields())})=[^`]+|{'|'.join(map(re.escape, names)) or '(?!)'})`"
         message = re.sub(rf"{field}(?: {field})*", lambda found: f"--config {found[0].replace('`', '')}", str(error))
         raise ValueError(message) from error
 
 
 def _fields(texts: list[str]) -> dict[str, Any]:
-    """Return the values of fields by their names; a value that is no JSON is a string."""
+    """Parse FIELD=VALUE texts; a value that is not JSON is a string."""
     fields: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -114,7 +113,7 @@ def _fields(texts: list[str]) -> dict[str, Any]:
         with suppress(ValueError):
             value = json.loads(value)
         if fields.setdefault(name, value) != value:
-            raise ValueError(f"--config {name} is given as {fields[name]!r} and as {value!r}; leave one out")
+            raise ValueError(f"--config {name} is given as both {fields[name]!r} and {value!r}; leave one out")
     return fields
 
 

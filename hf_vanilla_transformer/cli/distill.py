@@ -1,17 +1,16 @@
-r"""Distill one or several models: train a small, fast student on their translations, and export that.
+r"""Distill one or several models: train a small, fast student on their translations, and export it.
 
-The student learns the training pairs and the teacher's translations of their sources. It has the preset `student`,
-narrower for a small teacher, and the teacher's tokenizer unless options say otherwise; all options of `train` are
-options of its training:
+The student learns from the training pairs and the teacher's translations of their sources. By default it has the
+preset `student`, narrower for a small teacher, and the teacher's tokenizer. All options of `train` apply to it:
 
     vanilla-transformer distill --model my-model --train_source_file train.en --train_target_file train.de \
         --validation_split_size 1000 --output_dir my-student
     vanilla-transformer translate --backend ctranslate2 --model my-student/ctranslate2 --input test.en
 
---output_dir then holds what `train` leaves there, the translations, which the same command uses again, the student
-for CTranslate2 in int8, and distillation.json: scores, speed and size of teacher and student, on the test pairs or
-else the validation pairs. --train_weight 0 trains on the teacher's translations alone. A .yaml or .json file of
-options may come first.
+--output_dir then holds the output of `train`, the translations, which the same command reuses, the student exported to
+CTranslate2 in int8, and distillation.json: scores, speed and size of teacher and student on the test pairs, or else
+the validation pairs. --train_weight 0 trains on the teacher's translations alone. A .yaml or .json file of options may
+come first.
 """
 
 from argparse import Namespace
@@ -26,7 +25,7 @@ parse = train.parse
 
 def add_arguments(parser: OneLineParser) -> None:
     teacher = parser.add_argument_group("teacher")
-    model = "Teacher and its tokenizer: a folder or a name on the Hub; several teach as an ensemble."
+    model = "Teacher and tokenizer: a folder or a name on the Hub; several teach as an ensemble."
     teacher.add_argument("--model", required=True, nargs="+", help=model)
     add_options(
         parser,
@@ -35,13 +34,13 @@ def add_arguments(parser: OneLineParser) -> None:
         "num_beams",
         "num_hypotheses",
         num_beams={"help": "Beams of the teacher. Default: the model's setting."},
-        num_hypotheses={"help": "Translations of each source to learn."},
+        num_hypotheses={"help": "Translations per source to learn from."},
     )
     teacher.add_argument(
         "--teacher_max_tokens",
         type=Number(int),
         default=BatchOptions.max_tokens,
-        help=parser.advanced(f"Source tokens x beams that it decodes at once (default: {BatchOptions.max_tokens})."),
+        help=parser.advanced(f"Source tokens x beams per batch of the teacher (default: {BatchOptions.max_tokens})."),
     )
     train.add_arguments(parser)
     parser.usage = "%(prog)s [options.yaml] --model MODEL [options]"
@@ -70,7 +69,7 @@ def run(arguments: Namespace) -> None:
 
 
 def _choose_student(arguments: Namespace, tokenizer_fields: Sequence[str]) -> None:
-    """Fill in shape and tokenizer, unless options name them or a model that brings them."""
+    """Fill in preset and tokenizer, unless given by options or by a model to start from."""
     if arguments.model_name_or_path is not None:
         return
     arguments.preset = arguments.preset or "student"

@@ -1,15 +1,15 @@
-"""Evaluate translations against references: BLEU, chrF2, chrF++, TER and exact match, with their signatures.
+"""Evaluate translations against references: BLEU, chrF2, chrF++, TER and exact match, with signatures.
 
-One segment a line, detokenized UTF-8, plain or .gz. For example:
+Files hold one segment per line, detokenized UTF-8, plain or .gz. For example:
 
     vanilla-transformer evaluate --predictions test.hyp --references test.de
     zcat test.hyp.gz | vanilla-transformer evaluate --predictions - --references test.de.gz --json scores.json
 
-Several systems, each tested for a difference from the first:
+Several systems, each tested for a significant difference from the first:
 
     vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de --significance bootstrap
 
-A public test set, by the name that sacreBLEU has for it:
+A public test set, by its sacreBLEU name:
 
     vanilla-transformer evaluate --predictions test.hyp --sets multi30k/2016 --langpair en-de
 """
@@ -30,7 +30,7 @@ TESTS = {"bootstrap": "paired bootstrap resampling", "randomization": "approxima
 
 
 class _TestData(NamedTuple):
-    """Translations of a test set by the file of a system, references of each segment, and its source, if known."""
+    """System outputs by file name, references per segment, and sources if known."""
 
     systems: dict[str, list[str]]
     references: list[list[str]]
@@ -39,47 +39,45 @@ class _TestData(NamedTuple):
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
-    predictions = "Translations, one a line; -: stdin. Several files, of as many systems, are compared."
+    predictions = "Translations, one per line; -: stdin. Several files: one per system, to compare."
     files.add_argument("--predictions", required=True, nargs="+", metavar="FILE", help=predictions)
-    references = "One or more files of references; line n of each belongs to line n of the predictions."
+    references = "One or more reference files; line n of each belongs to line n of the predictions."
     files.add_argument("--references", nargs="+", metavar="FILE", help=references)
     files.add_argument(
         "--sets",
         nargs="+",
         metavar="NAME",
-        help="Instead of --references: a test set by sacreBLEU's name, such as multi30k/2016, downloaded once. The "
-        "predictions for several sets follow one another in one file.",
+        help="Instead of --references: sacreBLEU names of test sets, such as multi30k/2016, downloaded once. Each "
+        "predictions file then covers all sets in this order.",
     )
     files.add_argument("--langpair", metavar="SOURCE-TARGET", help="Languages of --sets, such as en-de.")
-    files.add_argument("--sources", metavar="FILE", help="The source sentences, which only --comet needs.")
+    files.add_argument("--sources", metavar="FILE", help="Source sentences; only --comet needs them.")
     files.add_argument("--json", metavar="FILE", help="Also write the scores to this JSON file.")
     scoring = parser.add_argument_group("scoring")
     scoring.add_argument("--lowercase", **SWITCH, help="Ignore case.")
     scoring.add_argument(
         "--tokenize",
-        help="sacreBLEU's tokenizer for BLEU: 13a (default), intl, zh, char, none (for text that is tokenized), ...; "
-        "with --sets, the default is that of the target language.",
+        help="sacreBLEU's tokenizer for BLEU: 13a (default), intl, zh, char, none (for tokenized text), ...; with "
+        "--sets, the default depends on the target language.",
     )
     scoring.add_argument(
         "--comet",
         nargs="?",
         const=COMET_MODEL,
         metavar="MODEL",
-        help=f"Also score by COMET, by a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs the program "
-        "of unbabel-comet.",
+        help=f"Also compute COMET, with a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs the "
+        "program of unbabel-comet.",
     )
     testing = parser.add_argument_group("comparing systems")
     testing.add_argument(
         "--significance",
         choices=TESTS,
-        help="Test whether each system differs from the first: paired bootstrap resampling, or approximate "
+        help="Significance test of each system against the first: paired bootstrap resampling or approximate "
         "randomization.",
     )
-    num_samples = "Samples of the test (default: 1000; randomization: 10000)."
+    num_samples = "Number of samples (default: 1000; randomization: 10000)."
     testing.add_argument("--num_samples", type=Number(int), metavar="N", help=num_samples)
-    testing.add_argument(
-        "--seed", type=Number(int), metavar="N", help="Seed of the test (default: sacreBLEU's, 12345)."
-    )
+    testing.add_argument("--seed", type=Number(int), metavar="N", help="Random seed (default: sacreBLEU's, 12345).")
 
 
 def run(arguments: Namespace) -> None:
@@ -98,18 +96,18 @@ def _check(arguments: Namespace) -> None:
     if bool(arguments.sets) != bool(arguments.langpair):
         raise ValueError("`sets` and `langpair` belong together: --sets multi30k/2016 --langpair en-de")
     if arguments.sets and arguments.sources:
-        raise ValueError("`sets` brings its own sources; leave `sources` out")
+        raise ValueError("`sets` includes the sources; leave `sources` out")
     if arguments.comet and not (arguments.sources or arguments.sets):
         raise ValueError("`comet` needs the source sentences; give `sources`")
     if arguments.sets and not _set_names(arguments):
-        raise ValueError("`sets` names no test set; give one or more, such as multi30k/2016")
+        raise ValueError("`sets` names no test set; give at least one, such as multi30k/2016")
     if repeated := [path for path in arguments.predictions if arguments.predictions.count(path) > 1]:
-        raise ValueError(f"`predictions` has {repeated[0]} twice; name each system once")
+        raise ValueError(f"`predictions` lists {repeated[0]} twice; list each system once")
     inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
     if inputs.count("-") > 1:
-        raise ValueError("standard input, -, is given twice but can be read only once; name a file instead")
+        raise ValueError("standard input (-) is given twice but can be read only once; use a file instead")
     if arguments.significance is None and (arguments.num_samples, arguments.seed) != (None, None):
-        raise ValueError("`num_samples` and `seed` are of a test; give `significance`")
+        raise ValueError("`num_samples` and `seed` need `significance`; give it, or leave them out")
     if arguments.significance and len(arguments.predictions) < 2:
         raise ValueError("`significance` compares systems; give the `predictions` of two or more")
     if arguments.json is not None:
@@ -117,7 +115,7 @@ def _check(arguments: Namespace) -> None:
 
 
 def _read(arguments: Namespace) -> _TestData:
-    """Read all files; raises ValueError if they differ in their number of lines."""
+    """Read all files; raise a ValueError if their numbers of lines differ."""
     systems = {path: list(read_lines(path)) for path in arguments.predictions}
     if arguments.sets:
         with importing():
@@ -126,7 +124,7 @@ def _read(arguments: Namespace) -> _TestData:
         sizes = [(" + ".join(_set_names(arguments)), len(references))]
     else:
         columns = [list(read_lines(path)) for path in arguments.references]
-        # Their lengths are compared below.
+        # Lengths are compared below.
         references = [list(row) for row in zip(*columns, strict=False)]
         sources = list(read_lines(arguments.sources)) if arguments.sources else []
         sizes = [(path, len(lines)) for path, lines in zip(arguments.references, columns, strict=True)]
@@ -142,7 +140,7 @@ def _read(arguments: Namespace) -> _TestData:
 
 
 def _set_names(arguments: Namespace) -> list[str]:
-    """Return the names of test sets, separated as by sacreBLEU or by spaces."""
+    """Return the names of the test sets, separated by spaces or, as in sacreBLEU, by commas."""
     return [name for word in arguments.sets for name in word.split(",") if name]
 
 
@@ -151,7 +149,7 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
         from ..training.metrics import METRIC_NAMES, compare_translations, translation_scores
     options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
     if arguments.comet:
-        # Before minutes of tests: it is often missing.
+        # Check first: it is often missing, and the tests take minutes.
         from ..training.comet import comet_program, comet_scores
 
         comet_program()
@@ -177,7 +175,7 @@ def _tokenizer(arguments: Namespace) -> str:
 
 
 def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> Scores:
-    """Return what the JSON file holds: the scores of one system, or a list of them."""
+    """Return the content of the JSON file: the scores of one system, or a list of systems."""
     test: Scores = {"segments": len(data.references)}
     if arguments.sets:
         test |= {"sets": _set_names(arguments), "langpair": arguments.langpair}
@@ -198,7 +196,7 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
     if arguments.comet:
         names["comet"], notes["comet"] = "COMET", arguments.comet
     fault = bleu_fault(data.references, _tokenizer(arguments))
-    advice = "go by chrF2 and exact match, or name the tokenizer of the language (--tokenize zh, ja-mecab, char, ...)"
+    advice = "rely on chrF2 and exact match, or choose the language's tokenizer (--tokenize zh, ja-mecab, char, ...)"
     remarks = [f"BLEU says little about this text: {fault}; {advice}"] if fault else []
     if len(scores) == 1:
         return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><"), *remarks]
@@ -212,7 +210,7 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
 
 
 def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of a table of a significance test: for each metric, all systems."""
+    """Yield the rows of the significance table: for each metric, all systems."""
     yield "", "", "score", "95 % interval", "difference", "p"
     baseline = next(iter(scores))
     for key, name in names.items():
@@ -226,12 +224,12 @@ def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tup
 
 
 def _shown(key: str, scores: Scores) -> str:
-    # COMET's models score about 0 to 1.
+    # COMET scores range from about 0 to 1.
     return f"{scores[key]:.{4 if key == 'comet' else 2}f}"
 
 
 def _aligned(rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return a table whose columns are flush to these sides, "<" or ">"."""
+    """Format a table; `sides` aligns each column left ("<") or right (">")."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))

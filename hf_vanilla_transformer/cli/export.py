@@ -1,6 +1,6 @@
 """Export a trained model to CTranslate2, ONNX or Marian.
 
-One example a format:
+One example per format:
 
     vanilla-transformer export --model my-model --to ctranslate2 --quantization int8 --output_dir my-model-ct2
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en --output test.hyp
@@ -11,8 +11,8 @@ One example a format:
     vanilla-transformer export --model my-model --to marian --output_dir my-model-marian
     vanilla-transformer translate --model my-model-marian --input test.en --output test.hyp
 
-The folder also holds the tokenizer and the generation settings. A property of the model that the format cannot express
-is an error that names it, and nothing is written.
+The folder also holds the tokenizer and the generation settings. If the format cannot express a property of the model,
+an error names it and nothing is written.
 """
 
 from argparse import Namespace
@@ -23,20 +23,19 @@ from .options import Number, OneLineParser, add_trust_option, importing, quiet_u
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
-    files.add_argument("--model", required=True, help="Model and its tokenizer: a folder or a name on the Hub.")
+    files.add_argument("--model", required=True, help="Model and tokenizer: a folder or a name on the Hub.")
     files.add_argument("--to", required=True, choices=("ctranslate2", "onnx", "marian"), help="Format to export to.")
-    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder of the result; new or empty.")
+    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Output folder; new or empty.")
     add_trust_option(parser, files)
     options = parser.add_argument_group("format options")
     options.add_argument(
         "--quantization",
-        help="ctranslate2, onnx: type of the weights: float32 (default) or int8; ctranslate2 also float16 and "
-        "int8_float16.",
+        help="ctranslate2, onnx: weight type, float32 (default) or int8; ctranslate2 also float16 and int8_float16.",
     )
     options.add_argument(
         "--max_positions",
         type=Number(int),
-        help="ctranslate2, onnx: longest source or output, in tokens, of a model with sinusoids. "
+        help="ctranslate2, onnx: longest source or output, in tokens, for a model with sinusoidal positions. "
         "Default: max_position_embeddings.",
     )
 

@@ -1,14 +1,14 @@
-r"""Show what is odd about parallel text: pairs that cannot be meant, before you train on them.
+r"""Find suspicious pairs in parallel text before you train on it.
 
-With the options that name the text of `train`, for example:
+The text is named by the same options as in `train`. For example:
 
     vanilla-transformer inspect --train_source_file train.en --train_target_file train.de
     vanilla-transformer inspect --train_file pairs.tsv --examples 20
     vanilla-transformer inspect --train_file words.tsv --tokenizer_name_or_path my-tokenizer
 
-For each kind, it prints how many pairs there are and the first of them, source above target: the same text on both
-sides, pairs that occur twice, sides of very different length, another script or language than the rest of their side
-has, and, with a tokenizer, mostly unknown tokens. It reads the text twice and changes nothing.
+For each problem, it prints the number of pairs and the first few, source above target. Problems are identical sides,
+duplicate pairs, very different lengths, a script or language that differs from the rest of the side and, with a
+tokenizer, mostly unknown tokens. The text is read twice and not changed.
 """
 
 import re
@@ -25,7 +25,7 @@ from .train import MAIN_OPTIONS, add_main_options
 
 NO_TERMINAL = (120, 24)
 
-# Fields of `DataArguments` that name text, and how it is read.
+# Fields of `DataArguments` that name text or say how to read it.
 FIELDS = (
     "corpora",
     *(f"{split}_{side}" for split in ("train", "validation", "test")
@@ -34,20 +34,20 @@ FIELDS = (
     "toy_corpus", "cache_dir",
 )  # fmt: skip  # a table by topic, not a column
 
-# They would move the cursor, or end the line.
+# Characters that would move the cursor or end the line.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def add_arguments(parser: OneLineParser) -> None:
     if parser.shows_all:
-        add_fields(parser, DataArguments, {"text": FIELDS}, "options of train that change nothing here")
+        add_fields(parser, DataArguments, {"text": FIELDS}, "options of train without effect here")
     else:
         add_main_options(parser, "text", DataArguments, [name for name in MAIN_OPTIONS["text"][1] if name in FIELDS])
     report = parser.add_argument_group("report")
-    examples = "Pairs of a kind to show (default: 5)."
+    examples = "Pairs to show per problem (default: 5)."
     report.add_argument("--examples", type=Number(int, NOT_NEGATIVE), default=5, metavar="N", help=examples)
     report.add_argument(
-        "--tokenizer_name_or_path", metavar="NAME", help="Tokenizer (folder or Hub name) to find unknown tokens by."
+        "--tokenizer_name_or_path", metavar="NAME", help="Tokenizer (folder or Hub name) to find unknown tokens with."
     )
     add_trust_option(parser, report)
 
@@ -79,7 +79,7 @@ def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:
 
 
 def truncated(text: str, width: int) -> str:
-    """A text in at most `width` columns of a terminal, with control characters as escapes."""
+    """Truncate text to `width` terminal columns, with control characters escaped."""
     text = CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
     columns = 0
     for index, character in enumerate(text):

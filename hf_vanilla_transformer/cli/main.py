@@ -1,4 +1,4 @@
-"""The program `vanilla-transformer`: finds the command, parses its options and runs it."""
+"""Entry point of `vanilla-transformer`: finds the command, parses its options and runs it."""
 
 import os
 import sys
@@ -12,14 +12,14 @@ from .options import HELP, HELP_ALL, USAGE_ERROR, OneLineParser, help_option, im
 
 PROGRAM = "vanilla-transformer"
 
-# Each is a module of this folder with `add_arguments(parser)` and `run(arguments)`; its docstring is the help text.
+# Modules of this package with `add_arguments(parser)` and `run(arguments)`; the docstring is the help text.
 COMMANDS = (
     "train", "distill", "translate", "serve", "evaluate", "score", "align", "convert", "export", "publish", "average",
     "tokenizer", "inspect",
 )  # fmt: skip  # a table, not an expression
 
-# How many routines oneDNN keeps, and PyTorch beside it, each for one shape of a product. Shapes rarely recur, so that
-# their default of 1,024 takes a gigabyte and is no faster.
+# Capacity of the kernel caches of oneDNN and of PyTorch's wrapper around it, one entry per matmul shape. Shapes rarely
+# recur, so the default of 1,024 takes a gigabyte and is no faster.
 ROUTINES_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 MAX_ROUTINES = "64"
 
@@ -30,7 +30,7 @@ The Transformer of "Attention Is All You Need" as a Hugging Face model.
 commands:
 {{commands}}
 
-`{PROGRAM} COMMAND --help` shows the main options of a command, with examples; `--help-all` shows all of them.
+`{PROGRAM} COMMAND --help` shows the main options of a command with examples, `--help-all` shows all options.
 `{PROGRAM} --version` shows the version.
 
 For example:
@@ -43,30 +43,30 @@ For example:
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Run a command; a mistake in its input ends the program with one line on standard error and status 2.
+    """Run a command; invalid input exits with status 2 and one line on standard error.
 
     Args:
-        argv: The command and its options; by default those of the process.
-        prog: Name of the program in messages; by default that of the program and the command.
+        argv: The command and its options. Default: `sys.argv[1:]`.
+        prog: Program name in messages. Default: `vanilla-transformer COMMAND`.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         _dispatch(words, prog)
         _flush()
     except BrokenPipeError:
-        # The reader (`head`, for example) wants no more.
+        # The reader has closed the pipe, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def limit_routines() -> None:
-    """Let PyTorch and oneDNN keep fewer routines, unless variables say how many; call it before the first product."""
+    """Limit the kernel caches of PyTorch and oneDNN unless the environment does; call before the first matmul."""
     for variable in ROUTINES_VARIABLES:
         os.environ.setdefault(variable, MAX_ROUTINES)
 
 
 def _flush() -> None:
-    """Write what is buffered while a closed pipe or a full disk can still be reported; at exit it cannot."""
-    # None: the process was started without standard output.
+    """Flush standard output now: at exit, a closed pipe or a full disk could no longer be reported."""
+    # None if the process was started without standard output.
     if sys.stdout is not None:
         sys.stdout.flush()
 
@@ -81,7 +81,7 @@ def _dispatch(words: list[str], prog: str | None) -> None:
     elif name == "--version":
         print(f"{PROGRAM} {__version__}")
     else:
-        problem = _unknown(name) if name else "no command is given"
+        problem = _unknown(name) if name else "no command given"
         print(f"{PROGRAM}: error: {problem}; --help lists the commands", file=sys.stderr)
         raise SystemExit(USAGE_ERROR)
 
@@ -89,7 +89,7 @@ def _dispatch(words: list[str], prog: str | None) -> None:
 def _unknown(word: str) -> str:
     if not word.startswith("-"):
         return f"unknown command {word}{did_you_mean(word, COMMANDS)}"
-    # Without its value, which may be a secret.
+    # Drop the value, which may be a secret.
     option = word.partition("=")[0]
     return f"unknown option {option}{did_you_mean(option, (HELP, HELP_ALL, '--version'))}; the command comes first"
 
@@ -106,7 +106,7 @@ def _run(name: str, words: list[str], prog: str) -> None:
         command.add_arguments(parser)
         parser.add_help_options()
         if asked:
-            # Whatever else is given: the short help knows the main options only.
+            # Skip parsing: the short help defines only the main options.
             print(parser.format_help(), end="")
             _flush()
             parser.exit()

@@ -1,4 +1,4 @@
-"""What the commands share: the option parser, options, one-line errors, and imports that can be interrupted."""
+"""Shared by all commands: option parser, common options, one-line errors and interruptible imports."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from ..files import check_output_file
 from ..options import POSITIVE, Range, check_range, ranges
 
 USAGE_ERROR = 2
-# As shells count: 128 and the number of the signal.
+# Shell convention: 128 + signal number.
 INTERRUPTED = 130
 TERMINATED = 143
 
@@ -27,7 +27,7 @@ HELP_ALL = "--help-all"
 _TRUE = ("true", "t", "yes", "y", "1")
 _FALSE = ("false", "f", "no", "n", "0")
 
-# In a library message: `name` or `name=value`, but no field of the model's configuration.
+# `name` or `name=value` in a library message, except fields of the model's configuration.
 _ARGUMENT = re.compile(r"(?<!the model's )`(\w+)(?:=([^`]+))?`")
 
 
@@ -53,7 +53,7 @@ class Number:
 
 
 def help_option(words: Sequence[str]) -> str | None:
-    """Return the first of --help and --help-all, in any spelling, among the words before "--"; None if neither is."""
+    """Return the first --help or --help-all before "--", in any spelling, or None."""
     for word in words:
         spelling = f"{word[:2]}{word[2:].replace('_', '-')}"
         if word == "--":
@@ -65,21 +65,21 @@ def help_option(words: Sequence[str]) -> str | None:
     return None
 
 
-# Leaves room for long options before their help.
+# Room for long option names before their help.
 _FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=34)
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Parser that reports a mistake in one line and suggests the option nearest to an unknown one.
+    """Parser that reports errors on one line and suggests the option closest to an unknown one.
 
-    `--max_tokens` can also be spelled `--max-tokens`, or abbreviated while it is unambiguous. Line breaks of the
-    description are kept; the help `shows_all` options, or leaves the advanced ones out.
+    `--max_tokens` can also be spelled `--max-tokens` or abbreviated if unambiguous. Line breaks in the description are
+    kept. Without `shows_all`, the help omits advanced options.
     """
 
     def __init__(self, prog: str | None = None, description: str | None = None, *, shows_all: bool = True):
         super().__init__(prog=prog, description=description, formatter_class=_FORMATTER, add_help=False)
         self.shows_all = shows_all
-        # Text below the description in the long help; it may be expensive.
+        # Text below the description in the long help; a function, as it may be slow to build.
         self.more_description: Callable[[], str] | None = None
         # Values of options such as --hub_token, which no message may quote.
         self._secrets: list[str] = []
@@ -89,7 +89,7 @@ class OneLineParser(argparse.ArgumentParser):
         return text if self.shows_all else argparse.SUPPRESS
 
     def add_help_options(self) -> None:
-        """Add --help and --help-all, after all other options."""
+        """Add --help and --help-all; call after adding all other options."""
         group = self.add_argument_group("help")
         group.add_argument("-h", HELP, action="help", help="Show the main options.")
         group.add_argument(HELP_ALL, action="help", help="Show all options.")
@@ -110,9 +110,9 @@ class OneLineParser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an argument that belongs to no option is an error: ignoring it would change the result."""
+        """Parse, rejecting arguments that belong to no option: ignoring one would change the result."""
         words = sys.argv[1:] if args is None else list(args)
-        # Before argparse, which quotes values, and reports a misspelt required option as missing.
+        # Expand before argparse, which quotes values and reports a misspelled required option as missing.
         end = words.index("--") if "--" in words else len(words)
         words[:end] = map(self._in_full, words[:end])
         parsed, unknown = super().parse_known_args(words, namespace)
@@ -127,9 +127,9 @@ class OneLineParser(argparse.ArgumentParser):
         return parsed, unknown
 
     def _in_full(self, word: str) -> str:
-        """Return a word with its option spelled in full, or end the program if that is unknown or ambiguous.
+        """Expand the option name in a word, or exit if it is unknown or ambiguous.
 
-        No message quotes a value: it may belong to a misspelt `--hub_token`.
+        No message quotes a value: it may belong to a misspelled `--hub_token`.
         """
         name, equals, value = word.partition("=")
         known = self._option_string_actions
@@ -140,23 +140,23 @@ class OneLineParser(argparse.ArgumentParser):
         start = _with_underscores(name)
         if start in spellings:
             return f"{spellings[start]}{equals}{value}"
-        # One option may have several spellings.
+        # Group by action: an option may have several spellings.
         meant = {known[o]: o for spelling, o in reversed(spellings.items()) if spelling.startswith(start)}
         if len(meant) == 1:
             return f"{meant.popitem()[1]}{equals}{value}"
         if meant:
             self.error(f"ambiguous option: {name} could match {', '.join(reversed(meant.values()))}")
-        # A value without "=" or space before it.
+        # A value may follow the name without "=" or space.
         glued = (option for option in known if name.startswith(option) and SECRET_OPTION.fullmatch(option))
         name = next(glued, re.split(r"[^\w-]", name)[0])
         self.error(f"unknown option {name}{did_you_mean(name, known)}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End the program with a message without secrets: servers may echo them."""
+        """Exit with secrets removed from the message: an error from a server may echo them."""
         super().exit(status, message and redacted(message, *self._secrets))
 
     def error(self, message: str) -> NoReturn:
-        """End the program with one line, without the usage of all options."""
+        """Exit with one line instead of the full usage."""
         self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; --help lists the options\n")
 
 
@@ -165,54 +165,54 @@ def _with_underscores(option: str) -> str:
 
 
 def add_trust_option(parser: OneLineParser, group: Any) -> None:
-    trust_remote_code = "Run Python code that comes with the model; only from sources you trust."
+    trust_remote_code = "Run Python code shipped with the model; only from sources you trust."
     group.add_argument("--trust_remote_code", **SWITCH, help=parser.advanced(trust_remote_code))
 
 
 def add_model_options(parser: OneLineParser, several: bool = False) -> None:
-    """Add the options of the model, or of `several`, and of where and in what precision they compute."""
+    """Add the options for a model, or `several`, its languages, device and precision."""
     group = parser.add_argument_group("model")
     number: dict[str, Any] = {"nargs": "+"} if several else {}
     ensemble = "; several translate as an ensemble" if several else ""
-    what = f"Model and its tokenizer: a folder or a name on the Hub{ensemble}."
-    group.add_argument("--model", required=True, **number, help=what)
+    model = f"Model and tokenizer: a folder or a name on the Hub{ensemble}."
+    group.add_argument("--model", required=True, **number, help=model)
     add_language_options(group)
     add_compute_options(parser, group)
 
 
 def add_language_options(group: Any) -> None:
-    """Add the options that `choose_languages` reads."""
-    group.add_argument("--source_lang", metavar="CODE", help="Source language, for a model of several directions.")
-    group.add_argument("--target_lang", metavar="CODE", help="Target language, likewise.")
+    """Add the options read by `choose_languages`."""
+    group.add_argument("--source_lang", metavar="CODE", help="Source language of a multilingual model.")
+    group.add_argument("--target_lang", metavar="CODE", help="Target language of a multilingual model.")
 
 
 def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU, if any") -> None:
-    """Add the options of where and in what precision models compute."""
+    """Add the options for device, precision and remote code."""
     group.add_argument("--device", help=f"cpu, cuda, cuda:1, mps, ... Default: {default}.")
     group.add_argument("--bf16", **SWITCH, help="Compute in bfloat16: faster on hardware that supports it.")
     add_trust_option(parser, group)
 
 
 def add_protect_option(group: Any) -> None:
-    what = "What is kept as it is besides links, emoji and the like: a regular expression on each line."
-    group.add_argument("--protect", metavar="FILE", help=what)
+    protect = "Regular expressions, one per line, for text to copy unchanged like links and emoji."
+    group.add_argument("--protect", metavar="FILE", help=protect)
 
 
 def add_pair_files(parser: OneLineParser) -> Any:
-    """Add the options of files of sentences and their translations, and return their group."""
+    """Add the options for a file of sentences and one of translations, and return their group."""
     files = parser.add_argument_group("input and output")
-    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one a line; -: stdin.")
-    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one a line; -: stdin.")
+    files.add_argument("--source", required=True, metavar="FILE", help="Source sentences, one per line; -: stdin.")
+    files.add_argument("--target", required=True, metavar="FILE", help="Their translations, one per line; -: stdin.")
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
     return files
 
 
 def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Add fields of a dataclass to a group; `changes` are arguments of `add_argument` that differ, by name."""
+    """Add dataclass fields to a group; `changes` maps field names to overrides of `add_argument` arguments."""
     hints, wanted, declared = get_type_hints(kind), ranges(kind), {each.name: each for each in fields(kind)}
     for name in names:
         field = declared[name]
-        # int, of int and of int | None
+        # int for both int and int | None
         base = next(iter(get_args(hints[name])), hints[name])
         settings = SWITCH if base is bool else {"type": Number(base, wanted[name]) if name in wanted else base}
         text = field.metadata.get("description") or field.metadata["help"]
@@ -225,29 +225,29 @@ def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **cha
 
 
 def check_pair_files(arguments: argparse.Namespace) -> None:
-    """Raise a ValueError for files of `add_pair_files` that cannot be read or written together."""
+    """Raise a ValueError if the files given by `add_pair_files` conflict with one another."""
     if arguments.source == arguments.target == "-":
-        raise ValueError("--source and --target are both standard input; name a file for one of them")
+        raise ValueError("--source and --target are both standard input; use a file for one of them")
     check_output_file(arguments.output, [arguments.source, arguments.target, arguments.model], "output")
 
 
 def add_fields(parser: OneLineParser, kind: Any, titles: Mapping[str, Iterable[str]], rest: str) -> None:
-    """Add the fields of a dataclass as options, as `transformers.HfArgumentParser` defines them.
+    """Add the fields of a dataclass as options, as defined by `transformers.HfArgumentParser`.
 
-    `titles` of groups in the help have the names of their fields; `rest` is the title of all others.
+    `titles` maps titles of help groups to field names; all other fields go into the group `rest`.
     """
     from transformers import HfArgumentParser
 
     title_of = {name: title for title, names in titles.items() for name in names}
     groups = {title: parser.add_argument_group(title) for title in (*titles, rest)}
     for action in HfArgumentParser(kind, add_help=False)._actions:
-        # The parser knows the spelling with dashes by itself.
+        # OneLineParser itself accepts the spelling with dashes.
         action.option_strings = [option for option in action.option_strings if "-" not in option.removeprefix("--")]
         groups[title_of.get(action.dest, rest)]._add_action(action)
 
 
 def dataclass_parser(kinds: Iterable[Any], description: str | None) -> OneLineParser:
-    """Return a parser of the fields of several dataclasses, with a group of the help for each."""
+    """Return a parser for the fields of several dataclasses, with one help group each."""
     parser = OneLineParser(description=description)
     for kind in kinds:
         # LabelledTextArguments: "labelled text arguments".
@@ -257,21 +257,21 @@ def dataclass_parser(kinds: Iterable[Any], description: str | None) -> OneLinePa
 
 
 def parse_dataclasses(kinds: Sequence[Any], arguments: argparse.Namespace) -> tuple[Any, ...]:
-    """Return an object of each dataclass, made of parsed arguments."""
+    """Build one object of each dataclass from parsed arguments."""
     values = vars(arguments)
     return tuple(kind(**{each.name: values[each.name] for each in fields(kind) if each.init}) for kind in kinds)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised where Ctrl-C raises a KeyboardInterrupt, so that whatever handles one handles both."""
+    """Raised on SIGTERM; a KeyboardInterrupt, so code that handles Ctrl-C handles both."""
 
 
 @contextmanager
 def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterator[None]:
-    """End the program with one line on standard error and status 2 if input or arguments cannot be used.
+    """Exit with status 2 and one line on standard error if input or arguments are invalid.
 
-    A library message names a Python argument in backticks; it becomes the option where the parser has one. Ctrl-C and
-    SIGTERM end it with status 130 and 143 and how to continue: the text of the `KeyboardInterrupt`, or else `advice`.
+    Python arguments that a library message names in backticks become options where the parser has them. Ctrl-C and
+    SIGTERM exit with status 130 and 143 and how to continue: the text of the `KeyboardInterrupt`, or else `advice`.
     """
     try:
         with _sigterm_raises():
@@ -282,7 +282,7 @@ def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterato
         advice = str(interrupt) or advice
         parser.exit(status, f"{word}; {advice}\n" if advice else f"{word}\n")
     except BrokenPipeError:
-        # No mistake of the user; the program decides what to do about it.
+        # Not a user error; the caller handles it.
         raise
     except (ValueError, OSError, ImportError) as error:
         parser.exit(USAGE_ERROR, f"{parser.prog}: error: {_with_options(one_line(error), parser)}\n")
@@ -290,12 +290,12 @@ def one_line_errors(parser: OneLineParser, advice: str | None = None) -> Iterato
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Raise `Terminated` in this process at SIGTERM, unless the caller handles the signal."""
+    """Raise `Terminated` on SIGTERM in this process, unless the signal already has a handler."""
     process = os.getpid()
 
     def terminate(number: int, frame: Any) -> None:
         if os.getpid() != process:
-            # A forked worker is ended by whoever started it.
+            # In a forked worker, which its parent manages, use the default action.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         raise Terminated
@@ -306,7 +306,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 @contextmanager
 def _handling(number: signal.Signals, old: Any, new: Callable[[int, Any], None]) -> Iterator[None]:
-    """Replace the handler of a signal, if it is the old one and this thread may."""
+    """Replace the handler of a signal if it is `old` and this is the main thread, which alone may."""
     replaced = threading.current_thread() is threading.main_thread() and signal.getsignal(number) == old
     if replaced:
         signal.signal(number, new)
@@ -318,7 +318,7 @@ def _handling(number: signal.Signals, old: Any, new: Callable[[int, Any], None])
 
 
 def _with_options(message: str, parser: OneLineParser) -> str:
-    """Return a message with --name for each `name`, and --name value for each `name=value`, that is an option."""
+    """Replace each `name` with --name and each `name=value` with --name value, where it is an option."""
 
     def option(match: re.Match[str]) -> str:
         name, value = match.groups()
@@ -331,12 +331,12 @@ def _with_options(message: str, parser: OneLineParser) -> str:
 
 @contextmanager
 def importing(extra: str = "train") -> Iterator[None]:
-    """Guard imports, which may take seconds: signals end the program quietly, and a missing package gets a remedy.
+    """Guard imports, which may take seconds: signals exit quietly, and a missing package raises a helpful ImportError.
 
-    That is to install the `extra` of this package that brings it.
+    Its message says to install the `extra` of this package that includes the missing one.
     """
 
-    # An exception could be raised, and lost, in a callback of the import system.
+    # Not an exception, which could be lost if raised in a callback of the import system.
     def leave(number: int, frame: Any) -> None:
         os._exit(128 + number)
 
@@ -346,8 +346,8 @@ def importing(extra: str = "train") -> Iterator[None]:
             yield
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
-            f'in, or install it there: pip install "hf-vanilla-transformer[{extra}]"'
+            f"{sys.executable} has no package {error.name}; activate the environment where this package is installed, "
+            f'or install it here: pip install "hf-vanilla-transformer[{extra}]"'
         ) from error
 
 
@@ -363,7 +363,7 @@ def out_of_memory(advice: str) -> Iterator[None]:
 
 
 def quiet_unless_terminal() -> None:
-    """Show transformers' progress bars on a terminal only."""
+    """Hide transformers' progress bars unless standard error is a terminal."""
     from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
@@ -371,14 +371,14 @@ def quiet_unless_terminal() -> None:
 
 
 def load_model_and_tokenizer(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the model that these options ask for, an ensemble of several, and its tokenizer."""
+    """Return the model, or the ensemble of several, that --model names, and its tokenizer."""
     names = arguments.model
     is_one = isinstance(names, list) and len(names) == 1
     return load_by_name(names[0] if is_one else names, arguments)
 
 
 def load_by_name(name: str | list[str], arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Return a model of this name, where and in what precision these options say, and its tokenizer."""
+    """Return the model of this name, on the requested device and in the requested precision, and its tokenizer."""
     with importing():
         import torch
 
@@ -388,7 +388,7 @@ def load_by_name(name: str | list[str], arguments: argparse.Namespace) -> tuple[
 
 
 def choose_languages(arguments: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
-    """Return the languages that these options choose of the model's, for `translate_lines` and `score`."""
+    """Return the language arguments of `translate_lines` and `score` from --source_lang and --target_lang."""
     with importing():
         from ..inference.languages import choose_pair
     source, target = choose_pair(tokenizer, arguments.source_lang, arguments.target_lang)

@@ -1,4 +1,4 @@
-"""A prompt on the terminal: lines that are answered at once."""
+"""Interactive prompt on the terminal."""
 
 import sys
 from collections.abc import Callable
@@ -10,14 +10,13 @@ PROMPT = "> "
 
 
 def answer_lines(answer: Callable[[str], str]) -> None:
-    """Print the answer to each line that is typed, until Ctrl-D.
+    """Print the answer to each typed line until Ctrl-D.
 
-    Ctrl-C gives up the line, or its answer; a line that cannot be answered is told why. Standard output has answers
-    only.
+    Ctrl-C discards the line or its answer. Errors go to standard error: standard output gets only answers.
     """
-    # Gives `input` a history and an editable line, on systems that have it.
+    # Gives `input` history and line editing where available.
     with suppress(ImportError):
-        import readline  # noqa: F401 - importing it is all that it takes
+        import readline  # noqa: F401 - the import alone takes effect
     while True:
         try:
             if (line := _read_line()).strip():
@@ -41,7 +40,7 @@ def _print_answer(answer: Callable[[str], str], line: str) -> None:
 def _read_line() -> str:
     if sys.stdout.isatty():
         return input(PROMPT)
-    # Where standard output is a pipe or a file, `input` would write the prompt into it.
+    # With standard output redirected, `input` would write the prompt there.
     print(PROMPT, end="", file=sys.stderr, flush=True)
     line = sys.stdin.readline()
     if not line:

@@ -1,6 +1,6 @@
-"""Publish a trained model on the Hub, with its tokenizer, its card and the code that loads it.
+"""Publish a trained model on the Hub with its tokenizer, card and code.
 
-The folder is one that `vanilla-transformer train` wrote. For example:
+The model is a folder written by `vanilla-transformer train`. For example:
 
     vanilla-transformer publish --model my-model --repo_id me/my-model --dry_run
     vanilla-transformer publish --model my-model --repo_id me/my-model --private
@@ -8,7 +8,7 @@ The folder is one that `vanilla-transformer train` wrote. For example:
 
 Log in first with `hf auth login`, or set HF_TOKEN. With this package installed, others load `me/my-model` like any
 model; without it, they pass `trust_remote_code=True`. Checkpoints, optimizer states and logs are not uploaded. --space
-publishes a page to translate with, for a model on the Hub or, with a copy of it, for a folder.
+publishes a translation page instead, for a model on the Hub or for a folder, whose model is then uploaded with it.
 """
 
 from argparse import Namespace
@@ -20,13 +20,13 @@ UNITS = ("B", "kB", "MB", "GB")
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("what and where")
-    model = "Folder of the model, its tokenizer and its card (README.md); with --space also a name on the Hub."
+    model = "Folder with model, tokenizer and card (README.md); with --space, alternatively a name on the Hub."
     files.add_argument("--model", required=True, metavar="FOLDER", help=model)
     files.add_argument("--repo_id", required=True, help="Name on the Hub: user/name or organization/name.")
-    files.add_argument("--dry_run", **SWITCH, help="Only list the files that would be uploaded; needs no login.")
-    files.add_argument("--space", **SWITCH, help="Publish a Space, a page to translate with, instead of the model.")
-    files.add_argument("--output_dir", help="With --dry_run: write the files there; a new or empty folder.")
-    files.add_argument("--private", **SWITCH, help="Make a new repository private.")
+    files.add_argument("--dry_run", **SWITCH, help="List the files that would be uploaded, and stop; needs no login.")
+    files.add_argument("--space", **SWITCH, help="Publish a Space, a translation page, instead of the model.")
+    files.add_argument("--output_dir", help="With --dry_run: also write the files to this folder; new or empty.")
+    files.add_argument("--private", **SWITCH, help="Create the repository as private.")
     commit = parser.add_argument_group("commit")
     commit.add_argument("--revision", help="Branch to commit to. Default: main.")
     commit.add_argument("--commit_message", help="First line of the commit message.")
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> None:
         from ..hub import files_to_share, upload, write_files
         from ..serving.space import space_files
     if arguments.output_dir and not arguments.dry_run:
-        raise ValueError("--output_dir needs --dry_run: without it, the files are uploaded")
+        raise ValueError("--output_dir needs --dry_run; add it, or leave --output_dir out to upload the files")
     files = (space_files if arguments.space else files_to_share)(arguments.model)
     sizes = {
         name: len(content) if isinstance(content, bytes) else content.stat().st_size for name, content in files.items()
@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> None:
     if arguments.output_dir:
         write_files(files, arguments.output_dir)
     if arguments.dry_run:
-        where = f" (they are in {arguments.output_dir})" if arguments.output_dir else ""
+        where = f" (files written to {arguments.output_dir})" if arguments.output_dir else ""
         print(f"{total}: nothing was uploaded to {arguments.repo_id}{where}")
         return
     commit = upload(
@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> None:
 
 
 def readable(size: float) -> str:
-    """Return a number of bytes in a unit that keeps it short."""
+    """Format a number of bytes with a unit."""
     for unit in UNITS:
         if size < 1000 or unit == UNITS[-1]:
             break

@@ -1,13 +1,13 @@
-"""Score given translations: the log-probability and the perplexity that a model assigns to each.
+"""Score given translations: the log-probability and perplexity a model assigns to each.
 
 Line n of the target file is scored as the translation of line n of the source file; UTF-8, plain or .gz. For example:
 
     vanilla-transformer score --model my-model --source test.en --target test.de
     vanilla-transformer score --model my-model --source test.en --target test.de --format json --output scores.jsonl
 
-Each pair gives one line of output: log-probability, in nats, a tab, and perplexity; with --format json
+Each pair gives one output line: log-probability in nats, a tab, perplexity; with --format json
 {"source": ..., "target": ..., "log_prob": ..., "perplexity": ..., "tokens": [...], "token_log_probs": [...]}.
-The totals of the corpus follow on standard error.
+Corpus totals are printed on standard error.
 """
 
 import json
@@ -30,7 +30,7 @@ from .options import (
     quiet_unless_terminal,
 )
 
-# Of a score, in this order.
+# Attributes of a score, in output order.
 JSON_FIELDS = ("log_prob", "perplexity", "tokens", "token_log_probs")
 
 
@@ -39,7 +39,7 @@ def add_arguments(parser: OneLineParser) -> None:
     format_help = "text (default): log-probability and perplexity; json: tokens and their log-probabilities too."
     add_pair_files(parser).add_argument("--format", choices=("text", "json"), default="text", help=format_help)
     compute = parser.add_argument_group("computation")
-    side = "Tokens of a side scored at once (default: 4096); lower it if memory runs out."
+    side = "Tokens per side scored at once (default: 4096); lower it if memory runs out."
     add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", max_tokens={"help": side})
 
 
@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> None:
             try:
                 scores = score(model, tokenizer, sources, targets, **options)
             except ValueError as error:
-                # Its numbers count from the beginning of the chunk.
+                # The error counts lines from the start of the chunk.
                 raise ValueError(f"after line {num_pairs}: {error}" if num_pairs else str(error)) from error
             for source, target, each in zip(sources, targets, scores, strict=True):
                 line = f"{each.log_prob:.4f}\t{each.perplexity:.4f}"
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> None:
             file.flush()
             num_pairs += len(chunk)
         if not num_pairs:
-            raise ValueError(f"{arguments.source} and {arguments.target} hold no lines; name files with text")
+            raise ValueError(f"{arguments.source} and {arguments.target} are empty; name files with text")
     total = perplexity(log_prob, num_tokens)
     totals = f"{num_pairs} pairs, {num_tokens} tokens: log-probability {log_prob:.4f}, perplexity {total:.4f}"
     print(totals, file=sys.stderr)

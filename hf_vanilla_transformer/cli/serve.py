@@ -1,4 +1,4 @@
-"""Serve models over HTTP, in LibreTranslate's API and one of its own.
+"""Serve models over HTTP, with the LibreTranslate API and a native one.
 
     vanilla-transformer serve --model my-model
     vanilla-transformer serve --model en-de=my-model de-en=another-model --port 8080
@@ -7,9 +7,9 @@
     curl http://127.0.0.1:8000/translate -d q="A dog runs." -d source=en -d target=de
     curl http://127.0.0.1:8000/v1/translations --json '{"text": "A dog runs.", "num_hypotheses": 3, "scores": true}'
 
-A model is a folder or a name on the Hub: one of this package, any encoder-decoder of transformers that translates, or
-an export to CTranslate2. /docs describes the routes. SIGTERM or Ctrl-C ends the server once it has answered what it
-took; a second one ends it at once.
+A model is a folder or a name on the Hub: a model of this package, any other encoder-decoder translation model of
+transformers, or a CTranslate2 export. /docs describes the routes. SIGTERM or Ctrl-C stops the server once all accepted
+requests are answered, a second one immediately.
 """
 
 import os
@@ -29,39 +29,39 @@ from .options import (
     quiet_unless_terminal,
 )
 
-# So that the key need not stand in a list of processes.
+# Keeps the key out of process listings.
 KEY_VARIABLE = "VANILLA_TRANSFORMER_API_KEY"
 
 LIMITS = ("max_text_length", "max_body", "max_beams", "max_hypotheses")
 
-# Language pairs of a model that are printed.
+# Language pairs to print per model.
 MAX_SHOWN = 4
 
 
 def add_arguments(parser: OneLineParser) -> None:
     models = parser.add_argument_group("models")
-    model = "Folders or names on the Hub; a NAME such as en-de says the languages, where the model does not."
+    model = "Folders or names on the Hub. A NAME such as en-de sets the languages if the model does not."
     models.add_argument("--model", nargs="+", required=True, metavar="[NAME=]MODEL", help=model)
-    add_compute_options(parser, models, default="a GPU, if any; for CTranslate2 the CPU")
+    add_compute_options(parser, models, default="a GPU, if any; the CPU for CTranslate2")
     models.add_argument(
         "--quantization",
-        help="Export models of this package to CTranslate2 with weights of this type, such as int8, which is fast on "
-        "a CPU. Once: exports are kept below HF_HOME.",
+        help="Export models of this package to CTranslate2 with this weight type, such as int8, which is fast on a "
+        "CPU. Exports are cached in HF_HOME.",
     )
-    backend = "Default: by the files of the model."
+    backend = "Default: inferred from the model's files."
     models.add_argument("--backend", choices=("transformers", "ctranslate2"), help=parser.advanced(backend))
-    source_prefix = 'Text to put before every sentence, such as "translate English to German: " for T5.'
+    source_prefix = 'Prefix of every sentence, such as "translate English to German: " for T5.'
     models.add_argument("--source_prefix", default="", help=parser.advanced(source_prefix))
     add_protect_option(models)
     network = parser.add_argument_group("network")
     network.add_argument(
-        "--host", default="127.0.0.1", help="Address; 0.0.0.0: all (default: 127.0.0.1, this machine)."
+        "--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0: all (default: 127.0.0.1, this machine)."
     )
     network.add_argument("--port", type=int, default=8000, help="Port; 0: any free one (default: 8000).")
-    network.add_argument("--api_key", help=f"Key that requests must present. Default: the variable {KEY_VARIABLE}.")
-    cors_origin = "Web sites whose pages may ask, such as https://example.org; *: all. Default: none."
+    network.add_argument("--api_key", help=f"Key required of clients. Default: environment variable {KEY_VARIABLE}.")
+    cors_origin = "Websites whose pages may call the API, such as https://example.org; *: all. Default: none."
     network.add_argument("--cors_origin", nargs="+", default=[], metavar="ORIGIN", help=cors_origin)
-    network.add_argument("--page", **SWITCH, help="Show a page to translate with, at /.")
+    network.add_argument("--page", **SWITCH, help="Serve a translation page at /.")
     limits = parser.add_argument_group("limits")
     add_options(parser, limits, ModelLimits, "max_tokens", "max_queue")
     add_options(parser, limits, Limits, *LIMITS)
@@ -70,7 +70,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def run(arguments: Namespace) -> None:
     with importing("serve"):
         from ..serving.server import listen, serve
-    # The port first: models take a while to load.
+    # Bind the port first: loading models takes a while.
     with listen(arguments.host, arguments.port) as listening:
         application, engine = load_application(arguments)
         for model in engine.models.values():
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> None:
 
 
 def load_application(arguments: Namespace) -> tuple[Any, Any]:
-    """Load the models, and return the application and its engine."""
+    """Load the models and return the application and its engine."""
     with importing("serve"):
         import torch
 

@@ -1,11 +1,11 @@
 r"""Train a tokenizer on text files, for `vanilla-transformer train` or AutoTokenizer.
 
-The files are UTF-8, plain or .gz, one sentence (or reaction, word, formula, ...) a line. For example:
+Files are UTF-8, plain or .gz, with one sentence (or reaction, word, formula, ...) per line. For example:
 
-    # One vocabulary for both sides: two languages of one script
+    # One shared vocabulary: languages with the same script
     vanilla-transformer tokenizer --source_files train.en --target_files train.de --output_dir tokenizer
 
-    # One vocabulary per side: languages of different scripts, or spelling to phonemes
+    # One vocabulary per side: languages with different scripts, or spelling to phonemes
     vanilla-transformer tokenizer --source_files words.txt --target_files phonemes.txt \
         --separate_vocabularies --tokenizer_algorithm character --target_algorithm whitespace --output_dir tokenizer
 
@@ -31,32 +31,32 @@ TRAINING_OPTIONS = ("vocab_size", "min_frequency", "lowercase", "normalization",
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
     files.add_argument("--source_files", required=True, nargs="+", metavar="FILE", help="Source text.")
-    files.add_argument("--target_files", nargs="+", default=[], metavar="FILE", help="Target text, if it differs.")
-    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder to save the tokenizer in.")
-    files.add_argument("--overwrite", **SWITCH, help="Replace a tokenizer in the output folder.")
+    files.add_argument("--target_files", nargs="+", default=[], metavar="FILE", help="Target text, if any.")
+    files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Folder for the tokenizer.")
+    files.add_argument("--overwrite", **SWITCH, help="Replace an existing tokenizer in the output folder.")
     vocabulary = parser.add_argument_group("vocabulary")
     vocabulary.add_argument(
         "--tokenizer_algorithm",
         dest="algorithm",
         choices=ALGORITHMS,
         default="bpe",
-        help="bpe (lossless subwords, default) or unigram (likelihood subwords) for prose; word for words and "
-        "punctuation; whitespace for symbols separated by spaces; character for single characters.",
+        help="For prose, bpe (lossless subwords, default) or unigram (likelihood-based subwords); word: words and "
+        "punctuation; whitespace: symbols separated by spaces; character: single characters.",
     )
-    # Its name in earlier releases.
+    # Name in earlier releases.
     vocabulary.add_argument("--algorithm", choices=ALGORITHMS, default=SUPPRESS, help=SUPPRESS)
-    size = {"default": 8000, "help": "Largest vocabulary to learn (default: 8000, for some 100,000 sentences)."}
-    frequency = {"default": 1, "help": "Fewest occurrences of a token."}
+    size = {"default": 8000, "help": "Maximum vocabulary size (default: 8000, for about 100,000 sentences)."}
+    frequency = {"default": 1, "help": "Minimum occurrences of a token."}
     add_options(
         parser, vocabulary, ModelOptions, "vocab_size", "min_frequency", vocab_size=size, min_frequency=frequency
     )
     add_options(parser, vocabulary, ModelOptions, "separate_vocabularies")
-    target_algorithm = "Algorithm of the target side, with --separate_vocabularies. Default: --tokenizer_algorithm."
+    target_algorithm = "Target algorithm with --separate_vocabularies. Default: --tokenizer_algorithm."
     vocabulary.add_argument("--target_algorithm", choices=ALGORITHMS, help=target_algorithm)
     text = parser.add_argument_group("text")
-    forms = {"choices": ("NFC", "NFD", "NFKC", "NFKD"), "help": "Unicode normalization; NFKC unifies widths."}
+    forms = {"choices": ("NFC", "NFD", "NFKC", "NFKD"), "help": "Unicode normalization; NFKC unifies letter widths."}
     add_options(parser, text, ModelOptions, "lowercase", "normalization", normalization=forms)
-    text.add_argument("--max_length", type=Number(int, Range(ge=2)), help="Tokens that truncation cuts a text to.")
+    text.add_argument("--max_length", type=Number(int, Range(ge=2)), help="Length in tokens that truncation cuts to.")
 
 
 def run(arguments: Namespace) -> None:
@@ -77,7 +77,7 @@ def run(arguments: Namespace) -> None:
     folder = Path(arguments.output_dir)
     with atomic_update(folder, last="tokenizer_config.json") as partial:
         tokenizer.save_pretrained(partial)
-        # A vocabulary per side left from before would pass for part of the new tokenizer.
+        # Leftover vocabularies of a pair would pass for part of the new tokenizer.
         for name in files_of_pair:
             (folder / name).unlink(missing_ok=True)
     print(f"{folder}: {sizes}")
@@ -86,17 +86,17 @@ def run(arguments: Namespace) -> None:
 
 
 def _check(arguments: Namespace, file_names: tuple[str, ...]) -> None:
-    """Find mistakes before the training, not after it."""
+    """Check options and output folder before training."""
     if arguments.separate_vocabularies and not arguments.target_files:
-        raise ValueError("--separate_vocabularies needs --target_files; name them, or leave it out")
+        raise ValueError("--separate_vocabularies needs --target_files; add them, or leave it out")
     if arguments.target_algorithm and not arguments.separate_vocabularies:
-        raise ValueError("--target_algorithm needs --separate_vocabularies; one vocabulary has one algorithm")
+        raise ValueError("--target_algorithm needs --separate_vocabularies; a shared vocabulary has one algorithm")
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output_dir {folder} is a file; name a folder")
     present = [name for name in file_names if (folder / name).exists()]
     if present and not arguments.overwrite:
-        raise ValueError(f"--output_dir {folder} holds {present[0]} already; name another, or pass --overwrite")
+        raise ValueError(f"--output_dir {folder} already holds {present[0]}; name another folder, or pass --overwrite")
 
 
 def _lines(paths: list[str]) -> Iterator[str]:

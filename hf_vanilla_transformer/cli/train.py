@@ -1,6 +1,6 @@
 r"""Train a translation model from scratch on parallel text.
 
-Two text files, line n of one translating line n of the other:
+From two text files, where line n of one translates line n of the other:
 
     vanilla-transformer train --train_source_file train.en --train_target_file train.de \
         --validation_split_size 1000 --preset auto --output_dir my-model
@@ -13,7 +13,7 @@ On several devices:
 
     accelerate launch -m hf_vanilla_transformer train --train_source_file train.en ...
 
-The folder then holds model, tokenizer, generation settings, all_results.json, pictures and a model card;
+--output_dir then holds model, tokenizer, generation settings, all_results.json, plots and a model card.
 `vanilla-transformer translate --model my-model` uses it.
 """
 
@@ -34,7 +34,7 @@ from .options import OneLineParser, add_fields, importing, parse_dataclasses
 
 ARGUMENT_FILES = (".yaml", ".yml", ".json")
 
-# What --help shows: the fields to begin with.
+# The fields that --help shows.
 MAIN_OPTIONS: dict[str, tuple[Any, Sequence[str]]] = {
     "text": (
         DataArguments,
@@ -49,14 +49,14 @@ MAIN_OPTIONS: dict[str, tuple[Any, Sequence[str]]] = {
 
 MODEL_FIELDS = (
     "preset", "config_overrides", "model_name_or_path", "extend_vocab", "trust_remote_code", "attn_implementation",
-)  # fmt: skip  # one line says it
+)  # fmt: skip  # a table, not an expression
 INHERITED = "inherited from transformers.Seq2SeqTrainingArguments"
 
 
 def add_arguments(parser: OneLineParser) -> None:
     parser.usage = "%(prog)s [options.yaml] [options]"
     if not parser.shows_all:
-        # Without the seconds that all options take to import.
+        # Skip the imports for all options, which take seconds.
         for title, (kind, names) in MAIN_OPTIONS.items():
             add_main_options(parser, title, kind, names)
         return
@@ -64,7 +64,7 @@ def add_arguments(parser: OneLineParser) -> None:
     add_fields(parser, data, {}, "text")
     add_fields(parser, model, {"model": MODEL_FIELDS}, "tokenizer")
     add_fields(parser, training, {"training": get_annotations(TrainingOptions)}, INHERITED)
-    # None: not given.
+    # Tell unset switches from false ones.
     parser.set_defaults(do_train=None, do_eval=None)
 
 
@@ -84,7 +84,7 @@ def _dataclasses() -> tuple[Any, ...]:
 
 
 def parse(parser: OneLineParser, words: list[str]) -> Namespace:
-    """Return the arguments of the command line, over those of an argument file that comes first."""
+    """Parse the command line; an argument file may come first, and later options override it."""
     if words and words[0].endswith(ARGUMENT_FILES):
         known = [option.removeprefix("--") for action in parser._actions for option in action.option_strings]
         words = [*read_argument_file(words[0], known), *words[1:]]
@@ -92,8 +92,8 @@ def parse(parser: OneLineParser, words: list[str]) -> Namespace:
 
 
 def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
-    """Return the content of a .yaml or .json file of known options as words of a command line."""
-    # JSON is YAML too. Values stay strings, because the parser knows their types.
+    """Return a .yaml or .json file of known options as command-line words."""
+    # JSON is YAML too. Values stay strings: the parser converts them.
     with importing():
         root = read_yaml(path)
     words: list[str] = []
@@ -107,7 +107,7 @@ def read_argument_file(path: str, known: Sequence[str]) -> list[str]:
             words += [] if is_yaml_null(value) else [f"--{name}={value.value}"]
             continue
         if any(item.id != "scalar" or item.value.startswith("--") for item in value.value):
-            raise ValueError(f"{where}: {name} is a list with an item that is no value; write one value an item")
+            raise ValueError(f"{where}: {name} is a list with an item that is not a value; write one value per item")
         words += [f"--{name}", *(item.value for item in value.value)]
     return words
 
@@ -121,29 +121,29 @@ def run(arguments: Namespace) -> None:
 
 @contextmanager
 def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield arguments of model, data and training; say how to continue a training that Ctrl-C or SIGTERM ends."""
+    """Yield model, data and training arguments; on Ctrl-C or SIGTERM, say how to continue training."""
     with importing():
         import datasets
         from transformers.utils.logging import disable_progress_bar
 
         from ..training.checkpoints import newest_checkpoint
-    # Reading and writing a checkpoint takes a moment and is no news.
+    # Bars for reading and writing checkpoints are noise: it takes a moment.
     disable_progress_bar()
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
         model_args, data_args, args = parse_dataclasses(_dataclasses(), arguments)
         _check_training_is_wanted(args)
-        # Before any folder is made.
+        # Check before any folder is created.
         if not data_args.names_data:
             raise ValueError(
-                "no data is named; give --train_source_file and --train_target_file, --train_file, --corpora, "
+                "no training data; give --train_source_file and --train_target_file, --train_file, --corpora, "
                 "--dataset_name or --toy_corpus"
             )
         yield model_args, data_args, args
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
-            # Of what came before the training.
+            # It already holds advice from before training.
             raise
         advice = "there is no checkpoint yet, so the same command starts again"
         if newest_checkpoint(arguments.output_dir):
@@ -154,12 +154,12 @@ def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _check_training_is_wanted(args: Any) -> None:
-    """Refuse switches that make the example programs of transformers skip training, since this command never does."""
+    """Refuse switches that make transformers' example scripts skip training: this command always trains."""
     given = [f"--{name}" for name in ("do_eval", "do_predict") if getattr(args, name)]
     if args.do_train is False or (given and not args.do_train):
         switches = " and ".join(given) + " without --do_train" if given else "--do_train false"
         raise ValueError(
-            f"{switches}: this command always trains, and then evaluates; add --do_train, or, for a model that is "
-            "already trained, use the commands translate and evaluate"
+            f"{switches}: this command always trains and then evaluates; add --do_train, or, for a trained model, use "
+            "the commands translate and evaluate"
         )
     args.do_train, args.do_eval = True, args.eval_strategy != "no"

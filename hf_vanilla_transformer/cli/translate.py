@@ -1,7 +1,6 @@
 """Translate text, line by line, in the order of the input.
 
-Input is UTF-8, plain or .gz; each line of it gives one line of output, whatever number of sentences it holds. For
-example:
+Input is UTF-8, plain or .gz. Each input line gives one output line, however many sentences it holds. For example:
 
     vanilla-transformer translate --model my-model --input test.en --output test.hyp
     echo "A dog runs ." | vanilla-transformer translate --model my-model
@@ -14,21 +13,21 @@ example:
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
-With --format json a line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, the best first. A score
-is the log-probability of a translation, in nats, divided by its number of tokens to the power of the length penalty,
-and of several sentences the mean. "remarks" has "cut" where a sentence was longer than any in training and was
-translated in pieces, and "short" where a translation is suspiciously short.
-A file that ends in .html, .md, .srt, .vtt, .po or .xliff is translated as such a document, with its markup kept.
-Links, addresses, {placeholders}, code, emoji and, by models trained for it, numbers are kept as they are; each line of
-a --protect file is a regular expression of what else is. Capitals are translated as such.
-Each line of a --glossary is a source term, a tab and its translation, which is put, as told, into the translation of
-each sentence with the term. Several models that share a vocabulary translate as an ensemble. --rerank_model, trained
-for the reverse direction, chooses among the translations that the beams find, by how probable they make the source; a
-score is then the sum of both. On a terminal, without --input, sentences are asked for and answered at once.
---alignments adds which source word each word was translated from, counted from 0: in text as "Un perro ||| 0-0 1-1",
-in JSON as "alignment": [[0, 0], [1, 1]].
---backend ctranslate2 runs a folder that `vanilla-transformer export --to ctranslate2` wrote. An output file appears
-once it is complete; the same command with --resume takes up an interrupted run.
+With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, best first. A score
+is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
+several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
+translated in pieces, and "short" if a translation is suspiciously short.
+Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
+Links, addresses, {placeholders}, code, emoji and, with models trained for it, numbers are copied unchanged; a
+--protect file adds regular expressions for more, one per line. Text in capitals is translated into capitals.
+Each line of a --glossary is a source term, a tab and its translation, which appears verbatim in the translation of
+every sentence that contains the term. Several models that share a vocabulary translate as an ensemble. --rerank_model,
+trained for the reverse direction, reranks beam hypotheses by how probable they make the source; a score then sums
+both. On a terminal without --input, the command prompts for sentences and translates each at once.
+--alignments adds the source word that each word was translated from, counted from 0: in text as
+"Un perro ||| 0-0 1-1", in JSON as "alignment": [[0, 0], [1, 1]].
+--backend ctranslate2 runs a folder written by `vanilla-transformer export --to ctranslate2`. The output file appears
+once it is complete; the same command with --resume continues an interrupted run.
 """
 
 import json
@@ -68,13 +67,13 @@ from .options import (
 )
 from .prompt import answer_lines
 
-# Passed on where they are given.
+# Passed to `translate_lines` unless None.
 SEARCH_OPTIONS = (
     "num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size", "split_sentences", "raw",
 )  # fmt: skip  # a table, not an expression
 
-# What a resumed run must share with the interrupted one, besides the model and the input. The batch size, which may
-# have been too large for the memory, and the device change no translation.
+# Settings that a resumed run must share with the interrupted one, besides model and input. Batch size, which may have
+# been too large for the memory, and device may differ: they change no translation.
 SETTINGS = (*SEARCH_OPTIONS, "alignments", "format", "backend", "bf16")
 
 
@@ -86,38 +85,38 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
     format_help = "text (default): the best translation; json: all hypotheses with scores."
     files.add_argument("--format", choices=("text", "json"), default="text", help=format_help)
-    alignments = 'Write word alignments too: after " ||| " as 0-0 1-2 (source-target), in JSON as "alignment".'
+    alignments = 'Also write word alignments: after " ||| " as 0-0 1-2 (source-target), in JSON as "alignment".'
     files.add_argument("--alignments", **SWITCH, help=alignments)
     files.add_argument(
-        "--resume", **SWITCH, help="Continue after the lines that an interrupted run left in OUTPUT.partial, if any."
+        "--resume", **SWITCH, help="Continue after the lines an interrupted run left in OUTPUT.partial, if any."
     )
     search = parser.add_argument_group("search")
-    hypotheses = "Translations of each sentence, with --format json or on a terminal."
+    hypotheses = "Translations per sentence, with --format json or on a terminal."
     names = ("num_beams", "num_hypotheses", "length_penalty")
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
-    terms = "Fixed translations: a term, a tab and its translation on each line."
+    terms = "Fixed translations: a term, a tab and its translation per line."
     search.add_argument("--glossary", metavar="FILE", help=terms)
     add_protect_option(search)
     search.add_argument(
         "--split_sentences",
         choices=("auto", "never", "always"),
         default="auto",
-        help="Whether to cut lines into sentences; auto (default): unless the model was trained on paragraphs.",
+        help="Split lines into sentences; auto (default): unless the model was trained on paragraphs.",
     )
     search.add_argument(
-        "--raw", **SWITCH, help="Give lines to the model as they are: protect nothing, keep the case, do not split."
+        "--raw", **SWITCH, help="Pass lines to the model unchanged: do not protect items, change case or split."
     )
     search.add_argument(
         "--rerank_model",
         metavar="MODEL",
-        help="Model of the reverse direction that chooses among the beams' translations, and prefers longer ones.",
+        help="Model of the reverse direction that reranks the beam hypotheses, preferring longer ones.",
     )
-    weight = "Its weight relative to the translating model (default: 1)."
+    weight = "Weight of --rerank_model relative to the translating model (default: 1)."
     search.add_argument("--rerank_weight", type=float, help=weight)
-    max_source_length = "Truncate sources to this many tokens; how many were truncated is reported."
+    max_source_length = "Truncate sources to this many tokens; the number truncated is reported."
     search.add_argument("--max_source_length", type=Number(int, Range(ge=2)), help=parser.advanced(max_source_length))
     compute = parser.add_argument_group("computation")
-    backend = "transformers (default), or ctranslate2 for an exported model, by default on the CPU."
+    backend = "transformers (default), or ctranslate2 for an exported model, on the CPU by default."
     compute.add_argument("--backend", choices=("transformers", "ctranslate2"), default="transformers", help=backend)
     add_options(parser, compute, BatchOptions, "max_tokens", "chunk_size", chunk_size={"default": None})
 
@@ -125,7 +124,7 @@ def add_arguments(parser: OneLineParser) -> None:
 def run(arguments: Namespace) -> None:
     prompts, kind = _prompts(arguments), _document_kind(arguments)
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
-        raise ValueError("--num_hypotheses needs --format json; text has one line a sentence")
+        raise ValueError("--num_hypotheses needs --format json; text output has one translation per line")
     others = filter(None, (arguments.rerank_model, arguments.glossary, arguments.protect))
     check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
@@ -164,7 +163,7 @@ def run(arguments: Namespace) -> None:
             _translate_document(arguments, kind, languages["tgt_lang"], translate)
             return
         if prompts:
-            # What the first sentence would otherwise wait for.
+            # Warm up, so that the first sentence does not wait.
             translate = partial(translate, with_alignments=arguments.alignments)
             list(translate(["a"]))
             answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
@@ -186,13 +185,13 @@ def run(arguments: Namespace) -> None:
 
 
 def _document_kind(arguments: Namespace) -> str | None:
-    """Return the kind of document that the input is, or None for lines of text."""
+    """Return the document kind of the input, or None for lines of text."""
     names = [path.removesuffix(".gz") for path in arguments.input]
     kinds = {kind for name in names if (kind := kind_of(name)) not in (None, "text")}
     if not kinds:
         return None
     if len(arguments.input) > 1:
-        raise ValueError("--input names a document and other files; translate each document by itself")
+        raise ValueError("--input lists a document and other files; translate each document separately")
     refused = {
         "--resume": arguments.resume,
         "--alignments": arguments.alignments,
@@ -200,7 +199,7 @@ def _document_kind(arguments: Namespace) -> str | None:
         f"--num_hypotheses {arguments.num_hypotheses}": arguments.num_hypotheses > 1,
     }
     if given := [option for option, is_given in refused.items() if is_given]:
-        raise ValueError(f"{given[0]} is for lines of text, but {arguments.input[0]} is a document; leave it out")
+        raise ValueError(f"{given[0]} applies to lines of text, but {arguments.input[0]} is a document; leave it out")
     return kinds.pop()
 
 
@@ -216,7 +215,7 @@ def _translate_document(arguments: Namespace, kind: str, target_lang: str | None
 
 
 def _prompts(arguments: Namespace) -> bool:
-    """Whether sentences come from a terminal, and their translations go to standard output."""
+    """Whether to prompt: input comes from a terminal and output goes to standard output."""
     return arguments.input == ["-"] and arguments.output == "-" and bool(sys.stdin) and sys.stdin.isatty()
 
 
@@ -239,15 +238,15 @@ def _json_line(source: str, hypotheses: Sequence[Any]) -> str:
 
 
 def _check_files(arguments: Namespace, processes: int, to_a_file: bool, kind: str | None) -> None:
-    """Refuse an input that only one process can read, and an output that cannot be taken up again."""
+    """Refuse input that several processes cannot share, and output that cannot be merged or resumed."""
     if processes > 1 and kind:
-        raise ValueError(f"{arguments.input[0]} is a document, which {processes} processes cannot share; start one")
+        raise ValueError(f"{arguments.input[0]} is a document, which {processes} processes cannot share; use one")
     if arguments.resume and not to_a_file:
-        raise ValueError("--resume needs --output FILE: only there finished lines are kept")
+        raise ValueError("--resume needs --output FILE, where finished lines are kept")
     if processes > 1 and not to_a_file:
-        raise ValueError(f"{processes} processes need --output FILE to put their lines together")
+        raise ValueError(f"{processes} processes need --output FILE to merge their lines")
     if processes > 1 and "-" in arguments.input:
-        raise ValueError(f"standard input cannot be dealt out to {processes} processes; name files with --input")
+        raise ValueError(f"standard input cannot be shared by {processes} processes; name files with --input")
 
 
 def _load(arguments: Namespace) -> tuple[Any, Any]:
@@ -256,10 +255,10 @@ def _load(arguments: Namespace) -> tuple[Any, Any]:
     with importing():
         from ..inference.ctranslate2 import load_ctranslate2
     if len(arguments.model) > 1:
-        raise ValueError("several models are for --backend transformers; name one")
+        raise ValueError("an ensemble needs --backend transformers; name one model")
     for name in ("glossary", "bf16"):
         if getattr(arguments, name):
-            raise ValueError(f"--{name} is for --backend transformers; leave it out")
+            raise ValueError(f"--{name} needs --backend transformers; leave it out")
     return load_ctranslate2(arguments.model[0], arguments.device, trust_remote_code=arguments.trust_remote_code)
 
 

@@ -47,10 +47,10 @@ def test_heads_by_statistics_are_saved(folder, files, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--reference", "true"), "--reference is for --set_heads; leave it out"),
+        (("--reference", "true"), "--reference needs --set_heads; add it, or leave --reference out"),
         (("--source", "-", "--target", "-"), "--source and --target are both standard input"),
         (("--set_heads", "--reference", "nowhere.align"), "nowhere.align"),
-        (("--model", "no/folder", "--set_heads"), "saves them in the model's folder, but no/folder is none"),
+        (("--model", "no/folder", "--set_heads"), "saves to the model's folder, but no/folder is not one"),
     ],
     ids=["reference", "stdin", "no file", "no folder"],
 )

@@ -89,7 +89,7 @@ def test_what_it_refuses(run_dir, tmp_path, fail):
     weights.write_bytes(weights.read_bytes()[:-100])
     assert f"{weights} is damaged" in fail("--checkpoints", one, "--output_dir", output)
     weights.rename(one / "pytorch_model.bin")
-    assert "only checkpoints in safetensors" in fail("--checkpoints", one, "--output_dir", output)
+    assert "only safetensors checkpoints" in fail("--checkpoints", one, "--output_dir", output)
     last = run_dir / "checkpoint-100"
     (last / "tokenizer_config.json").unlink()
     assert f"{last} holds no tokenizer_config.json" in fail("--checkpoints", last, "--output_dir", output)

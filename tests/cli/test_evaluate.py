@@ -72,7 +72,7 @@ def test_text_that_bleu_does_not_suit(tmp_path, capsys, options, fault):
     printed = run(capsys, *both)
     assert ("BLEU  " in printed and " 0.00  nrefs:1" in printed) and "100.00  % of 3 segments" in printed
     remark = (
-        f"BLEU says little about this text: 3 of 3 references have fewer than the 4 tokens {fault} it needs; go by"
+        f"BLEU says little about this text: 3 of 3 references have fewer than the 4 tokens {fault} it needs; rely on"
     )
     assert (remark in printed) == bool(fault)
     other = write_lines(tmp_path / "other.txt", ["katze", "hund", "vogl"])
@@ -146,11 +146,11 @@ class TestSeveralSystems:
         ("options", "message"),
         [
             (["--significance", "bootstrap"], "--significance compares systems; give the --predictions of two or"),
-            (["--seed", "1"], "--num_samples and --seed are of a test; give --significance"),
+            (["--seed", "1"], "--num_samples and --seed need --significance; give it, or leave them out"),
             (["--significance", "t-test"], "invalid choice: 't-test'"),
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
-            (["--sources", "-"], "standard input, -, is given twice but can be read only once; name a file instead"),
+            (["--sources", "-"], "standard input (-) is given twice but can be read only once; use a file instead"),
             (["--sets", "wmt14", "--langpair", "en-de"], "give either --references or --sets"),
         ],
     )  # fmt: skip  # a table
@@ -159,7 +159,7 @@ class TestSeveralSystems:
 
     def test_other_faults(self, tmp_path, references, systems, fail):
         assert "give either --references or --sets" in fail("--predictions", references)
-        assert f"--predictions has {references} twice" in fail(
+        assert f"--predictions lists {references} twice" in fail(
             "--predictions", references, references, "--references", references
         )
         both = ("--references", references, "--significance", "bootstrap")
@@ -195,8 +195,8 @@ class TestPublicSets:
         assert "--sets wmt104 is not a test set of sacreBLEU; did you mean wmt14?" in fail(
             *options, "--sets", "wmt104"
         )
-        assert "--sets names no test set; give one or more, such as multi30k/2016" in fail(*options, "--sets", ",")
-        assert "--sets brings its own sources; leave --sources out" in fail(
+        assert "--sets names no test set; give at least one, such as multi30k/2016" in fail(*options, "--sets", ",")
+        assert "--sets includes the sources; leave --sources out" in fail(
             *options, "--sets", "wmt14", "--sources", references
         )
 

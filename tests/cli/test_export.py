@@ -35,7 +35,7 @@ def test_what_it_writes_translates(to, refusal, tmp_path, capsys):
     assert translations.read_text(encoding="utf-8").splitlines() == expected
     if backend == "ctranslate2":
         capsys.readouterr()
-        assert "--bf16 is for --backend transformers; leave it out" in refusal("translate", *words, "--bf16")
+        assert "--bf16 needs --backend transformers; leave it out" in refusal("translate", *words, "--bf16")
 
 
 @pytest.mark.parametrize(

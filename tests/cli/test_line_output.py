@@ -163,7 +163,7 @@ def test_what_cannot_be_resumed_or_shared(command, refusal, monkeypatch, expecte
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert "2 processes need --output FILE" in refusal(*to_standard_output)
-    assert "standard input cannot be dealt out to 2 processes" in refusal(*command, "--input", "-")
+    assert "standard input cannot be shared by 2 processes" in refusal(*command, "--input", "-")
 
 
 def test_lines_are_finished_once_they_are_written(tmp_path):

@@ -89,7 +89,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no command is given; --help lists the commands"),
+        ([], "no command given; --help lists the commands"),
         (["tran"], "unknown command tran; did you mean train?; --help lists the commands"),
         (["--zzz"], "unknown option --zzz; the command comes first; --help lists the commands"),
         (["-help"], "unknown option -help; did you mean --help?; the command comes first; --help lists the commands"),

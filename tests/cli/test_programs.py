@@ -154,7 +154,7 @@ def test_an_output_that_is_appended_to_the_input(kept, monkeypatch, capsys):
 @TRANSLATORS
 def test_a_folder_that_is_not_there_is_named(name, kept, fail):
     message = fail(name, "--model", "nope", "--input", "k", "--output", "nodir/x")
-    assert f"--output nodir/x: there is no folder {kept / 'nodir'}; make it first" in message
+    assert f"--output nodir/x: there is no folder {kept / 'nodir'}; create it first" in message
 
 
 # In a process of its own

@@ -73,7 +73,7 @@ class TestRefused:
     def test_no_text(self, folder, files, tmp_path, refusal):
         for name in ("source", "target"):
             (tmp_path / name).write_text("")
-        assert "hold no lines" in refusal("score", "--model", folder, *files)
+        assert "are empty" in refusal("score", "--model", folder, *files)
 
     def test_a_pair_that_cannot_be_scored(self, tmp_path, files, refusal):
         for part in build("learned"):

@@ -92,7 +92,7 @@ def test_mistakes_are_one_line(folder, refusal, tmp_path):
         (("--model", folder, "--max_queue", "0"), "--max_queue is 0; it must be positive"),
         (("--model", folder, "--port", "99999"), "--port 99999 cannot be used"),
         (("--model", folder, "--backend", "transformers", "--quantization", "int8"), "--quantization needs --backend"),
-        (("--model", folder, "--bf16", "--quantization", "int8"), "--bf16 is for --backend transformers"),
+        (("--model", folder, "--bf16", "--quantization", "int8"), "--bf16 needs --backend transformers"),
         (("--model", folder, "--backend", "ctranslate2"), "holds no model.bin"),
     ]:
         port = () if "--port" in words else ("--port", "0")

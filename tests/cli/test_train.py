@@ -63,7 +63,7 @@ def test_every_field_has_one_option_in_a_group(capsys):
 
 def test_no_data_is_said_before_a_folder_is_made(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    assert "no data is named; give --train_source_file" in refusal("train", "--preset", "tiny")
+    assert "no training data; give --train_source_file" in refusal("train", "--preset", "tiny")
     assert not list(tmp_path.iterdir())
 
 
@@ -86,14 +86,14 @@ class TestArgumentFile:
         [
             ("seed: 1\nhub_token: hf_abc: 1\n", "x.yaml cannot be read: line 2: mapping values are not allowed here"),
             ("sed: 1\n", "x.yaml, line 1: unknown argument sed; did you mean seed?"),
-            ("[a]: 1\n", "x.yaml, line 1: a key that is no name"),
+            ("[a]: 1\n", "x.yaml, line 1: key is not a name"),
             ("seed: 1\n\nseed: 2\n", "x.yaml, line 3: seed is given twice"),
-            ("seed: [[1]]\n", "x.yaml, line 1: seed is a list with an item that is no value"),
-            ("seed: &a [*a]\n", "x.yaml, line 1: seed is a list with an item that is no value"),
-            ("seed: [1, --hub_token]\n", "x.yaml, line 1: seed is a list with an item that is no value"),
+            ("seed: [[1]]\n", "x.yaml, line 1: seed is a list with an item that is not a value"),
+            ("seed: &a [*a]\n", "x.yaml, line 1: seed is a list with an item that is not a value"),
+            ("seed: [1, --hub_token]\n", "x.yaml, line 1: seed is a list with an item that is not a value"),
             ("[" * 5000, "x.yaml cannot be read: it is nested too deeply"),
             ("accelerator_config: {a: 1}\n", "accelerator_config is a mapping; write it as a JSON string in quotes"),
-            ("- seed\n", "x.yaml, line 1: no mapping of keys to values"),
+            ("- seed\n", "x.yaml, line 1: not a mapping of keys to values"),
             ("\x07", "x.yaml cannot be read: "),
             (None, "x.yaml cannot be read: "),
         ],

@@ -242,7 +242,7 @@ class TestEnsemble:
         message = fail("--model", folder, other, str(tmp_path / "strange"))
         assert f"the vocabulary of model {tmp_path / 'strange'} differs from that of model {folder}" in message
         message = fail("--model", folder, other, "--backend", "ctranslate2")
-        assert "several models are for --backend transformers; name one" in message
+        assert "an ensemble needs --backend transformers; name one model" in message
 
 
 class TestReranking:
@@ -290,7 +290,7 @@ class TestGlossary:
         strange = write_lines(tmp_path / "strange.tsv", ["dog\tperro"])
         assert "'perro' cannot be written with the model's vocabulary" in fail(*given, strange)
         message = fail(*given, write_lines(tmp_path / "good.tsv", ["dog\tab"]), "--backend", "ctranslate2")
-        assert "--glossary is for --backend transformers" in message
+        assert "--glossary needs --backend transformers" in message
 
 
 class TestTextAsPeopleTypeIt:
@@ -333,9 +333,9 @@ class TestDocuments:
         assert f"{broken}, line 2" in fail(*given)
         assert output.read_text(encoding="utf-8") == "before" and len(list(tmp_path.iterdir())) == 2
         for option in (("--resume",), ("--alignments",), ("--format", "json")):
-            assert f"{' '.join(option)} is for lines of text" in fail(*given, *option)
+            assert f"{' '.join(option)} applies to lines of text" in fail(*given, *option)
         message = fail("--model", folder, "--input", str(broken), str(broken))
-        assert "--input names a document and other files" in message
+        assert "--input lists a document and other files" in message
 
 
 @pytest.mark.parametrize(
