@@ -1,4 +1,4 @@
-"""The server: models in worker threads, their dynamic batches, and the routes over HTTP.
+"""HTTP server: models in worker threads, with dynamic batching.
 
 Needs the extra `serve`: FastAPI, uvicorn, prometheus-client and sentencex.
 """

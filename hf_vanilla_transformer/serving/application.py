@@ -1,4 +1,4 @@
-"""The application: routes, errors of one line, limits, health and metrics."""
+"""FastAPI application: routes, one-line errors, limits, health and metrics."""
 
 import asyncio
 import time
@@ -27,23 +27,23 @@ from .service import Service
 
 logger = logging.get_logger(__name__)
 
-# Seconds after which a client that was turned away may ask again.
+# Seconds after which a rejected client may retry.
 RETRY_AFTER = 1
 
-# Errors of routes and the status of their answers.
+# HTTP status by exception of a route.
 STATUSES: dict[type[Exception], int] = {UnknownModel: 400, InvalidRequest: 422, DecodingFailed: 500, Busy: 503}
 
 
 def create_application(
     engine: Engine, *, limits: Limits | None = None, api_key: str | None = None, cors_origins: Iterable[str] = ()
 ) -> FastAPI:
-    """Return the application that serves the models of an engine, and closes it at its end.
+    """Return the application that serves the models of an engine, which it closes on shutdown.
 
     Args:
         engine: The models.
-        limits: The most that a request may ask for.
-        api_key: What requests for translations must present; None: nothing.
-        cors_origins: Web sites whose pages may ask; "*": all.
+        limits: Limits per request.
+        api_key: Key required for translation requests, if not None.
+        cors_origins: Websites whose pages may call the API; "*": all.
     """
     service = Service(engine, limits or Limits(), api_key)
     metrics = Metrics(engine)
@@ -53,13 +53,13 @@ def create_application(
         yield
         await asyncio.to_thread(engine.close)
 
-    # Brings the scripts of /docs, which FastAPI's own page loads from another site.
+    # Ships the scripts of /docs, which FastAPI's own page loads from a CDN.
     application = FastAPIOffline(
         docs_url=None,
         redoc_url=None,
         title="Vanilla Transformer",
         version=__version__,
-        description="Translates by encoder-decoder models, with the routes of LibreTranslate and one of its own.",
+        description="Translation with encoder-decoder models: the LibreTranslate API and a native one.",
         lifespan=lifespan,
     )
     for error, status in STATUSES.items():
@@ -80,7 +80,7 @@ def create_application(
 def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics) -> None:
     @application.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        # Relative, so that they work behind a proxy that serves the application under a path.
+        # Relative URLs work behind a proxy that serves the application under a path.
         return get_swagger_ui_html(
             openapi_url="openapi.json",
             title=application.title,
@@ -91,14 +91,14 @@ def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics
 
     @application.get("/health", tags=["Operation"])
     async def health() -> JSONResponse:
-        """Whether the server takes requests: 503 while it shuts down, or once a model's thread has ended."""
+        """Whether the server accepts requests; 503 during shutdown or after a model's thread has died."""
         status = f"dead: {', '.join(engine.dead)}" if engine.dead else "ok"
         status = "draining" if engine.draining else status
         return JSONResponse({"status": status}, 200 if status == "ok" else 503)
 
-    @application.get("/metrics", tags=["Operation"])
+    @application.get("/metrics", tags=["Operation"], summary="Metrics")
     async def figures() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -106,7 +106,7 @@ def _add_operation_routes(application: FastAPI, engine: Engine, metrics: Metrics
 
 
 def _error(status: int, message: str, headers: Any = None) -> JSONResponse:
-    # Messages quote what clients send.
+    # Messages quote client input, which may be long or not encodable.
     text = shorten(" ".join(message.encode(errors="replace").decode().split()))
     busy = {"Retry-After": str(RETRY_AFTER)} if status == 503 else {}
     return JSONResponse({"error": text}, status, {**busy, **(headers or {})})
@@ -124,24 +124,24 @@ async def _answer_http_error(_: Any, error: Any) -> JSONResponse:
 
 
 async def _answer_invalid(_: Any, error: Any) -> JSONResponse:
-    # Of a field that may have several types, the type that got furthest.
+    # For a field with several types, report the one whose validation got furthest.
     first = max(error.errors(), key=lambda each: len(each["loc"]))
     problem = first.get("ctx", {}).get("error", first["msg"])
     if first.get("type") == "json_invalid":
-        return _error(422, f"body: no JSON: {problem}")
+        return _error(422, f"body: not JSON: {problem}")
     names = [str(name) for name in first["loc"] if name not in ("body", "str") and "[" not in str(name)]
     return _error(422, f"{'.'.join(names) or 'body'}: {problem}")
 
 
 async def _answer_unexpected(_: Any, error: Exception) -> JSONResponse:
-    return _error(500, f"internal error: {type(error).__name__}; see the log of the server")
+    return _error(500, f"internal error: {type(error).__name__}; see the server log")
 
 
 # Middleware
 
 
 class BodyLimit:
-    """Answers 413 to a request whose body is too long, before it is read."""
+    """Answer 413 to a request as soon as its body is too long, without reading the rest."""
 
     def __init__(self, application: ASGIApp, limit: int):
         self._application, self._limit = application, limit
@@ -167,11 +167,11 @@ class BodyLimit:
         await self._application(scope, limited, send)
 
     def _message(self) -> str:
-        return f"the body is longer than the limit of {self._limit} bytes; send less at a time"
+        return f"the body exceeds the limit of {self._limit} bytes; send less at a time"
 
 
 class Measured:
-    """Counts answers, and the time to them, by route and status."""
+    """Record number and latency of responses by route and status."""
 
     def __init__(self, application: ASGIApp, metrics: Metrics):
         self._application, self._metrics = application, metrics
@@ -191,6 +191,6 @@ class Measured:
         try:
             await self._application(scope, receive, noted)
         finally:
-            # Paths that no route has are of any number.
+            # Group unknown paths, whose number is unbounded.
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.answered(route, status, time.perf_counter() - start)

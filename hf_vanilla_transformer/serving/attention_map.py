@@ -1,4 +1,4 @@
-"""What the page shows of cross-attention: a heat map as an HTML table, and the same in words.
+"""Cross-attention for the page: a heat map as an HTML table, and a text alternative.
 
 Shape legend: N layers, h heads, S source length, T target length.
 """
@@ -17,27 +17,30 @@ from ..inference.languages import is_multilingual, set_languages
 from ..inference.teacher_forcing import cross_attentions, position_limit
 from .engine import Choice
 
-# A layer or head to show: the mean of all.
+# As a layer or head: mean over all.
 MEAN = -1
 
 # Cells that a browser draws without delay.
 MAX_CELLS = 20_000
 
 NO_WEIGHTS = (
-    "This model runs in CTranslate2, which keeps no attention weights. To see the map, serve the model that it was "
+    "This model runs in CTranslate2, which does not expose attention weights. To see the map, serve the model it was "
     "exported from."
 )
 
-# Tokenizers write the space before a word as one of these; the page as the first.
+# How tokenizers write the space before a word; the page uses the first form.
 WORD_STARTS = ("▁", "Ġ")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class AttendedPair:
-    """A sentence and its translation as the model sees them: readable tokens, end token included.
+    """Tokens of a sentence and its translation as the model sees them, and the attention between them.
 
-    Of the weights (N, h, T, S), row t produced target token t; None if the model has no attention weights.
+    Attributes:
+        source_tokens: S readable tokens, end token included.
+        target_tokens: T readable tokens, end token included.
+        weights: (N, h, T, S); row t produced target token t. None if the model exposes no attention weights.
     """
 
     source_tokens: list[str]
@@ -45,7 +48,7 @@ class AttendedPair:
     weights: torch.Tensor | None
 
     def weights_of(self, layer: int, head: int) -> torch.Tensor | None:
-        """Return the weights (T, S) of a layer and a head, counted from 0, or `MEAN`."""
+        """Return the weights (T, S) of a layer and head, each counted from 0 or `MEAN`."""
         if self.weights is None:
             return None
         heads = self.weights.mean(0) if layer == MEAN else self.weights[layer]
@@ -53,9 +56,9 @@ class AttendedPair:
 
 
 def attend(choice: Choice, source: str, target: str) -> AttendedPair:
-    """Return the tokens that the model, in whose thread this runs, was given for a sentence and made of it.
+    """Return the tokens of a sentence and its translation with their attention; run in the model's thread.
 
-    Both sides are truncated to the model's positions.
+    Both sides are truncated to the model's maximum length.
     """
     model, tokenizer = choice.model.model, choice.model.tokenizer
     if is_multilingual(tokenizer):
@@ -77,7 +80,7 @@ def attend(choice: Choice, source: str, target: str) -> AttendedPair:
 
 
 def aligning_heads(model: Any) -> tuple[int, int]:
-    """Return the layer and head to show first: the best for alignments, else the last layer but one and all heads."""
+    """Return the initial layer and head: the best alignment head, else the mean of the penultimate layer."""
     match getattr(model.generation_config, "alignment_heads", None):
         case [[int(layer), int(head)], *_]:
             return layer, head
@@ -85,7 +88,7 @@ def aligning_heads(model: Any) -> tuple[int, int]:
 
 
 def readable_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """Return tokens as text, the space before a word written as ▁."""
+    """Return tokens as text, with ▁ for the space before a word."""
     return [
         _readable(raw or "", str(tokenizer.decode([token])))
         for token, raw in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)
@@ -93,22 +96,22 @@ def readable_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> l
 
 
 def _readable(raw: str, text: str) -> str:
-    """Return a token of the vocabulary, of which a byte-level one writes letters as bytes, as text on one line."""
+    """Return a token as one-line text; `raw` is its vocabulary entry, unreadable in byte-level vocabularies."""
     starts_word = raw.startswith(WORD_STARTS) or text.startswith(" ")
-    # Part of a letter has no text.
+    # Part of a character has no text of its own.
     word = raw if "\ufffd" in text or not text.strip() else text.strip(" ")
     word = word.lstrip("".join(WORD_STARTS)) if starts_word else word
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{WORD_STARTS[0] if starts_word else ''}{word}")
 
 
 def _marked(token: str) -> str:
-    """Return a token as HTML, in which the space before a word is pale."""
+    """Return a token as HTML, with the ▁ before a word dimmed."""
     word = token.removeprefix(WORD_STARTS[0])
     return f"<i>{WORD_STARTS[0]}</i>{escape(word)}" if word != token else escape(token)
 
 
 def tokens_html(pair: AttendedPair) -> str:
-    """Return the tokens of both sides as lists."""
+    """Return the tokens of both sides as HTML lists."""
     html = "<h3>Tokens</h3>"
     for side, tokens in (("Text", pair.source_tokens), ("Translation", pair.target_tokens)):
         items, label = "".join(f"<li>{_marked(token)}</li>" for token in tokens), f"Tokens of the {side.lower()}"
@@ -117,7 +120,7 @@ def tokens_html(pair: AttendedPair) -> str:
 
 
 def map_html(pair: AttendedPair, layer: int, head: int) -> str:
-    """Return the weights of a layer and a head as a table, or why there is none."""
+    """Return the weights of a layer and head as an HTML table, or a note why there is none."""
     weights = pair.weights_of(layer, head)
     if weights is None:
         return f'<p class="vt-note">{NO_WEIGHTS}</p>'
@@ -130,20 +133,20 @@ def map_html(pair: AttendedPair, layer: int, head: int) -> str:
         f'<tr><th scope="row">{_marked(token)}</th>{_cells(row, best, stop=i == 0)}</tr>'
         for i, (token, row, best) in enumerate(zip(pair.target_tokens, percent, strongest, strict=True))
     )
-    label = f"Attention of {size}, in percent; the list of alignments says the same in words"
+    label = f"Attention of {size}, in percent; the list of alignments is a text alternative"
     return (
         f'<div class="vt-frame"><div class="vt-map" style="--columns:{len(pair.source_tokens)}">'
         f'<table role="grid" aria-label="{label}"><thead><tr>'
         f"<td>text →<br>translation ↓</td>{columns}</tr></thead><tbody>{rows}</tbody></table></div>"
-        "<output>Point at a cell, or move with the arrow keys, to read its weight.</output></div>"
+        "<output>Point at a cell or use the arrow keys to read its weight.</output></div>"
     )
 
 
 def _cells(row: list[int], strongest: int, stop: bool) -> str:
-    """Return the cells of a row; `stop`: the tab key leads to its strongest one."""
+    """Return the cells of a row; with `stop`, its strongest cell is a tab stop."""
     cells = ""
     for i, weight in enumerate(row):
-        # From there on the other colour of text has more contrast, in the dark and in the light theme.
+        # Above 50 % in the dark theme and 72 % in the light one, the other text color has more contrast.
         classes = {"vt-best": i == strongest, "vt-over-50": weight > 50, "vt-over-72": weight > 72}
         names = " ".join(name for name, holds in classes.items() if holds)
         tab = " tabindex=0" if stop and i == strongest else ""
@@ -152,7 +155,7 @@ def _cells(row: list[int], strongest: int, stop: bool) -> str:
 
 
 def alignment_html(pair: AttendedPair, layer: int, head: int) -> str:
-    """Return in words what each target token attended to most: the text alternative of the map."""
+    """Return the source token each target token attended to most, as text alternative of the map."""
     weights = pair.weights_of(layer, head)
     if weights is None:
         return ""

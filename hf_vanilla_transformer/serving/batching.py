@@ -1,4 +1,4 @@
-"""Dynamic batching: sentences that wait at the same time are decoded together, in one worker thread."""
+"""Dynamic batching: sentences waiting at the same time are decoded together in one worker thread."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -15,16 +15,16 @@ import torch
 from ..errors import one_line
 
 CLOSED = "the server is shutting down; try another one"
-DEAD = "the thread of this model has ended; restart the server"
+DEAD = "the thread of this model has died; restart the server"
 OUT_OF_MEMORY = (torch.OutOfMemoryError, MemoryError)
 
 
 class Busy(Exception):
-    """The server cannot take a request now; the message is one line."""
+    """The server cannot accept a request now; the message is one line."""
 
 
 class InvalidRequest(ValueError):
-    """A request asks for what cannot be done; the message is one line."""
+    """A request is invalid; the message is one line."""
 
 
 class DecodingFailed(Exception):
@@ -67,15 +67,16 @@ class _Waiting:
 
 
 class Batcher(ABC):
-    """A queue of sentences and the thread that decodes them, as a subclass says; it starts at once.
+    """A queue of sentences and the worker thread that decodes them; subclasses define the decoding.
 
-    A batch is made around the sentence that has waited longest, of sentences with the same key whose lengths are
-    nearest to its own: little padding, and none waits for more batches than there are sentences before it.
+    The thread starts immediately. A batch consists of the longest-waiting sentence and those with the same key whose
+    lengths are closest. This keeps padding low, and no sentence waits for more batches than there are sentences before
+    it.
 
     Args:
-        name: Of the thread.
-        max_queue: Sentences that may wait; a request that finds the queue empty is always taken.
-        patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
+        name: Name of the thread.
+        max_queue: Maximum number of waiting sentences; a request that finds the queue empty is always accepted.
+        patience: Seconds to wait for another sentence while there are fewer than in the last batch.
     """
 
     def __init__(self, name: str, max_queue: int, patience: float):
@@ -84,9 +85,9 @@ class Batcher(ABC):
         self._functions: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._waiting: list[_Waiting] = []
         self._closed = self._is_working = self._is_dead = False
-        # Of requests and functions that are not done.
+        # Futures of unfinished requests and functions.
         self._open: set[Future[Any]] = set()
-        # Sentences of the last batch.
+        # Number of sentences in the last batch.
         self._last_size = 1
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -94,7 +95,7 @@ class Batcher(ABC):
 
     @abstractmethod
     def session(self) -> AbstractContextManager[Any]:
-        """Return what the thread decodes in, from its begin to its end."""
+        """Return the context in which the thread runs, from start to end."""
 
     @abstractmethod
     def measure(self, sentences: Sequence[Any], key: Any) -> list[int]:
@@ -102,36 +103,36 @@ class Batcher(ABC):
 
     @abstractmethod
     def batch_size(self, longest: int, key: Any) -> int:
-        """Return how many sentences of at most `longest` tokens to decode at a time."""
+        """Return how many sentences of at most `longest` tokens to decode at once."""
 
     @abstractmethod
     def decode(self, sentences: Sequence[Any], key: Any) -> list[Any]:
-        """Return the result of each sentence; `key` holds the settings that all sentences of a batch share."""
+        """Return the result of each sentence; `key` holds the settings shared by the batch."""
 
     @abstractmethod
     def observe(self, num_sentences: int, num_tokens: int) -> None:
-        """Take note of a batch that was decoded."""
+        """Called after each decoded batch."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs."""
+        """Whether the worker thread is running."""
         return self._thread.is_alive()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is decoded or called."""
+        """Whether nothing is waiting or in progress."""
         return not (self._is_working or self._arrived or self._waiting or self._functions)
 
     @property
     def num_waiting(self) -> int:
-        """Sentences in the queue."""
+        """Number of sentences in the queue."""
         return sum(len(request.sentences) for request in list(self._arrived)) + len(self._waiting)
 
     def submit(self, sentences: Sequence[Any], key: Hashable) -> Future[list[Any]]:
-        """Queue sentences and return the future of their results, in order; cancelling it takes them off the queue.
+        """Queue sentences and return the future of their results, in order; canceling it removes them from the queue.
 
         Raises:
-            Busy: The queue is full or closed, or the thread has ended by an error, now or later.
+            Busy: The queue is full or closed, or the thread has died; also from the future, if it dies later.
         """
         request = _Request(key, sentences)
         future = request.future
@@ -142,7 +143,7 @@ class Batcher(ABC):
             self._check_open()
             waiting = self.num_waiting
             if waiting and waiting + len(sentences) > self._max_queue:
-                raise Busy(f"the queue is full: {waiting} sentences wait; try again later")
+                raise Busy(f"the queue is full: {waiting} sentences are waiting; try again later")
             self._arrived.append(request)
             self._open.add(future)
             self._changed.notify()
@@ -154,7 +155,7 @@ class Batcher(ABC):
         """Call a function in the thread, before the next batch, and return the future of its result.
 
         Raises:
-            Busy: The queue is closed, or the thread has ended by an error, now or later.
+            Busy: The queue is closed, or the thread has died; also from the future, if it dies later.
         """
         future: Future[Any] = Future()
         with self._changed:
@@ -166,7 +167,7 @@ class Batcher(ABC):
         return future
 
     def close(self, wait: bool = True) -> None:
-        """Take nothing new; the thread ends when nothing waits, and `wait` returns only then."""
+        """Accept nothing new; the thread ends once the queue is empty, and `wait` blocks until then."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -178,7 +179,7 @@ class Batcher(ABC):
             raise Busy(DEAD if self._is_dead else CLOSED)
 
     def _forget(self, request: _Request) -> None:
-        """Take what is left of a request off the queue."""
+        """Remove the rest of an unfinished request from the queue."""
         if request.is_decoded:
             return
         with self._changed:
@@ -201,7 +202,7 @@ class Batcher(ABC):
             raise
 
     def _give_up(self) -> None:
-        """Refuse all that waits, and whatever comes, as nothing will be decoded any more."""
+        """Fail everything waiting and reject new requests: the thread is dying."""
         with self._changed:
             self._closed = self._is_dead = True
             unanswered = list(self._open)
@@ -212,7 +213,7 @@ class Batcher(ABC):
         self._is_working = False
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; False: never again."""
+        """Wait for work; return False once closed and nothing is left."""
         with self._changed:
             self._is_working = False
             self._changed.wait_for(lambda: self._closed or self._arrived or self._waiting or self._functions)
@@ -221,9 +222,9 @@ class Batcher(ABC):
             return self._is_working
 
     def _wait_for_more(self) -> None:
-        """Wait for as many sentences as the last batch had, as long as they keep coming.
+        """Wait for as many sentences as in the last batch, as long as they keep arriving.
 
-        Clients that were answered together ask again together, but one after the other.
+        Clients answered together tend to send their next requests together, but one after another.
         """
         before = -1
         while before < (waiting := self.num_waiting) < self._last_size and not (self._closed or self._functions):
@@ -240,12 +241,12 @@ class Batcher(ABC):
         for request in arrived:
             try:
                 lengths = self.measure(request.sentences, request.key)
-            # A panic of the tokenizers library is no Exception.
+            # A panic in the tokenizers library is not an Exception.
             except BaseException as error:
                 request.fail(error)
                 lengths = []
             with self._changed:
-                # It may have been cancelled meanwhile.
+                # It may have been canceled in the meantime.
                 if request in self._arrived:
                     self._arrived.remove(request)
                     self._waiting += [_Waiting(request, i, length) for i, length in enumerate(lengths)]
@@ -263,7 +264,7 @@ class Batcher(ABC):
             return batch
 
     def _around(self, first: _Waiting, ordered: list[_Waiting]) -> list[_Waiting]:
-        """Return a run of sentences around the first one that may be one batch, of all or of the nearest lengths."""
+        """Return as many sentences around `first` in the order of lengths as fit in a batch, closest lengths first."""
         start = ordered.index(first)
         end = start + 1
         while start > 0 or end < len(ordered):
@@ -275,7 +276,7 @@ class Batcher(ABC):
                 break
             start, end = (start, end + 1) if takes_longer else (start - 1, end)
         if end - start < len(ordered) <= 2 * (end - start):
-            # A batch of what is left over would take as many steps as this one: two of the same size take fewer.
+            # The remainder would be a small batch with as many decoding steps as this one; balance the two instead.
             middle = len(ordered) // 2
             half = ordered[:middle] if ordered.index(first) < middle else ordered[middle:]
             if len(half) <= self.batch_size(half[-1].length, first.request.key):
@@ -283,14 +284,14 @@ class Batcher(ABC):
         return ordered[start:end]
 
     def _decode(self, batch: list[_Waiting]) -> None:
-        """Decode a batch; if that fails, halves of it, so that an error reaches only the sentence that causes it."""
+        """Decode a batch; on failure, decode its halves, so that an error affects only the sentence that causes it."""
         batch = [each for each in batch if not each.request.future.done()]
         if not batch:
             return
         request = batch[0].request
         try:
             results = self.decode([each.request.sentences[each.index] for each in batch], request.key)
-        # A panic of the tokenizers library is no Exception.
+        # A panic in the tokenizers library is not an Exception.
         except BaseException as error:
             if len(batch) == 1:
                 request.fail(error)
@@ -300,7 +301,7 @@ class Batcher(ABC):
             for each, result in zip(batch, results, strict=True):
                 each.request.deliver(each.index, result)
             return
-        # Outside of the handler, whose traceback holds the tensors of the failed batch.
+        # Outside the handler, whose traceback keeps the tensors of the failed batch alive.
         self._decode(batch[: len(batch) // 2])
         self._decode(batch[len(batch) // 2 :])
 
@@ -310,7 +311,7 @@ def _call(future: Future[Any], function: Callable[[], Any]) -> None:
         return
     try:
         result = function()
-    # Whatever it is, it belongs to who waits for it.
+    # Any error goes to the caller waiting for the result.
     except BaseException as error:
         future.set_exception(error)
     else:

@@ -11,12 +11,12 @@ MAX_EXAMPLES = 5
 
 CARD = "README.md"
 
-# How the cards of this package show pairs.
+# Format of sample pairs in the cards of this package.
 SAMPLE = re.compile(r"^(?:direction: +(\S+) to (\S+)\n)?source: +(.+)$", re.MULTILINE)
 
 
 class Example(NamedTuple):
-    """A sentence to translate, and its languages if the card says them."""
+    """A sentence to translate, and its languages if the card gives them."""
 
     text: str
     source_lang: str | None = None
@@ -24,16 +24,16 @@ class Example(NamedTuple):
 
 
 def card_examples(model: Any) -> list[Example]:
-    """Return sentences that the card of a loaded model shows: those of its `widget`, else its sample pairs.
+    """Return example sentences from the card of a loaded model: its `widget` texts, or else its sample pairs.
 
-    Nothing is downloaded; without a card there are none.
+    Nothing is downloaded; without a local card, the list is empty.
     """
     path = _card(str(getattr(model, "folder", "") or getattr(model, "name_or_path", "")))
     if path is None:
         return []
     try:
         text, metadata = path.read_text(encoding="utf-8"), metadata_load(path) or {}
-    # Anybody may have written it.
+    # The card may be arbitrarily malformed.
     except Exception:
         return []
     widget = metadata.get("widget")
@@ -45,7 +45,7 @@ def card_examples(model: Any) -> list[Example]:
 
 
 def _card(name: str) -> Path | None:
-    """Return the file of a card, in the model's folder or in the cache of the Hub."""
+    """Return the path of a card in the model's folder or the Hub cache."""
     if not name:
         return None
     if Path(name).is_dir():

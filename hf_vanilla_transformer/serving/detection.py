@@ -1,4 +1,4 @@
-"""The model of a request that leaves the source language open."""
+"""Choosing a model when the source language is to be detected."""
 
 import asyncio
 from collections.abc import Collection, Iterable
@@ -12,9 +12,10 @@ AUTO = "auto"
 async def choose(
     engine: Engine, source: str | None, target: str | None, texts: Iterable[str], name: str | None = None
 ) -> tuple[Choice, float]:
-    """Return a model and its languages, as `Engine.choose` does, and the probability of a detected source language.
+    """Return a model and its languages, like `Engine.choose`, and the probability of the detected source language.
 
-    For the source "auto", it is the only one or, with a detector, the likeliest of the texts.
+    With the source "auto", the language is the only one possible or, with a detector, the likeliest for the texts. The
+    probability is 0 if nothing was detected.
     """
     if source != AUTO:
         return engine.choose(source, target, name), 0.0
@@ -23,15 +24,15 @@ async def choose(
 
 
 async def detect_among(languages: Collection[str], texts: Iterable[str]) -> tuple[str, float] | None:
-    """Return the likeliest language of texts, and its probability; None if the languages cannot be told apart."""
+    """Return the likeliest language of the texts and its probability; None if detection is impossible."""
     if not (known := detectable(languages)):
         return None
-    # The first time, the detector is loaded.
+    # In a thread: the first call loads the detector.
     return await asyncio.to_thread(lambda: detect("\n".join(texts), known))
 
 
 def detectable(languages: Collection[str]) -> list[str]:
-    """Return those of several languages that can be told apart; none without a detector."""
+    """Return the languages that can be detected: at least two of the given ones, or none."""
     can_detect = len(languages) > 1 and is_installed()
     known = [language for language in languages if can_detect and is_known(language)]
     return known if len(known) > 1 else []

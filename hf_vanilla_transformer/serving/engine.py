@@ -1,4 +1,4 @@
-"""Served models: each decodes in a thread of its own whatever requests arrive together."""
+"""Served models: each decodes concurrent requests together, in its own thread."""
 
 import asyncio
 import ctypes
@@ -24,18 +24,18 @@ from ..options import SearchOptions
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
 
-# Batches of a model after which freed memory is returned to the system.
+# Batches of a model between returns of freed memory to the system.
 BATCHES_BETWEEN_RELEASES = 256
 
 # Source and target language.
 Pair = tuple[str, str]
 
-# Language pairs that a message lists.
+# Maximum language pairs listed in a message.
 MAX_LISTED = 50
 
 
 class UnknownModel(ValueError):
-    """No served model has the name, or translates the pair of languages, that a request asks for."""
+    """No served model, or more than one, matches the requested name and languages."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +47,30 @@ class TranslationOptions(SearchOptions):
     glossary: Glossary | None = None
 
     def generation_options(self) -> dict[str, Any]:
-        """Return the settings of `generate()` that are given."""
+        """Return the settings for `generate()` that are not None."""
         names = ["num_beams", "length_penalty", "max_new_tokens"]
         settings: dict[str, Any] = {}
         if self.do_sample:
             names += ["temperature", "top_k", "top_p"]
-            # The model's own beams would make it a beam search that samples.
+            # With the model's own beams, it would be beam-search sampling.
             settings = {"do_sample": True, "num_beams": 1}
         return settings | {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class Choice(NamedTuple):
-    """A model and the languages to translate between; None: the model's only ones, or unknown."""
+    """A model and the languages to translate between, which are None if unknown."""
 
     model: "ServedModel"
     source: str | None
     target: str | None
 
 
-# A sentence, and the languages to translate between.
+# Sentence, source language, target language.
 _Item = tuple[str, str | None, str | None]
 
 
 class _Key(NamedTuple):
-    """What the sentences of a batch share: the languages only where the model translates one direction at a time."""
+    """Settings shared by the sentences of a batch; languages only if the tokenizer is set to one pair at a time."""
 
     options: TranslationOptions
     source: str | None = None
@@ -78,18 +78,18 @@ class _Key(NamedTuple):
 
 
 class ServedModel(Batcher):
-    """A model that answers many callers at once from one thread.
+    """A model that serves concurrent callers from one thread.
 
     Args:
-        name: What requests call it.
+        name: Name in requests.
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
-        pairs: Language pairs it translates, source first; none: unknown.
+        pairs: Language pairs it translates, source first; empty if unknown.
         max_tokens: Source tokens x beams decoded at once.
-        max_queue: Sentences that may wait.
-        patience: Seconds to wait for another sentence, while there are fewer than the last batch had.
-        source_prefix: Put before every sentence, such as "translate English to German: " for T5.
-        protect: Regular expressions of what is not translated, besides links, emoji and the like.
+        max_queue: Maximum number of waiting sentences.
+        patience: Seconds to wait for another sentence while there are fewer than in the last batch.
+        source_prefix: Prefix of every sentence, such as "translate English to German: " for T5.
+        protect: Regular expressions for text to copy unchanged, like links and emoji.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ServedModel(Batcher):
         protect: Iterable[str | Pattern[str]] = (),
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        # In order, and fast to look up.
+        # An ordered set.
         self.pairs = dict.fromkeys(pairs).keys()
         self.max_tokens = max_tokens
         self._preparing: dict[str, Any] = {"protect": list(protect), "source_prefix": source_prefix}
@@ -114,25 +114,25 @@ class ServedModel(Batcher):
         self._mixes_directions = has_tags(tokenizer)
         self._is_set_to_languages = is_multilingual(tokenizer) and not self._mixes_directions
         self._translator = lru_cache(maxsize=64)(self._make_translator)
-        # Called after each batch with the numbers of its sentences and of their tokens.
+        # Called after each batch with its numbers of sentences and source tokens.
         self.observers: list[Callable[[int, int], None]] = []
         self._num_batches = 0
-        # Last: its thread uses all of the above.
+        # Last, as it starts the thread, which uses all of the above.
         super().__init__(f"model {name}", max_queue, patience)
 
     @property
     def num_beams(self) -> int:
-        """The model's own number of beams."""
+        """The model's default number of beams."""
         return self._translator(TranslationOptions()).num_beams
 
     def is_zero_shot(self, source: str | None, target: str | None) -> bool:
-        """Whether the model knows both languages, but was not trained for the pair; never if it serves one pair."""
+        """Whether the model was trained on both languages but not on the pair; False if it serves a single pair."""
         if source is None or target is None or len(self.pairs) < 2:
             return False
         return is_zero_shot(self.tokenizer, source, target)
 
     def find_pairs(self, source: str | None, target: str | None) -> list[Pair]:
-        """Return the pairs with these languages; None: any."""
+        """Return the pairs with these languages; None matches any."""
         if source is not None and target is not None:
             return [(source, target)] if (source, target) in self.pairs else []
         return [pair for pair in self.pairs if source in (None, pair[0]) and target in (None, pair[1])]
@@ -144,7 +144,7 @@ class ServedModel(Batcher):
         source: str | None = None,
         target: str | None = None,
     ) -> list[list[Hypothesis]]:
-        """Translate sentences, together with those of other callers; cancelling takes them off the queue.
+        """Translate sentences in batches shared with other callers; canceling removes them from the queue.
 
         Multilingual models need the languages.
 
@@ -153,11 +153,11 @@ class ServedModel(Batcher):
 
         Raises:
             InvalidRequest: An option is out of range, or the model does not support it.
-            Busy: The queue is full or closed, or memory is too small for a sentence.
+            Busy: The queue is full or closed, or memory ran out on a single sentence.
             DecodingFailed: The model failed.
         """
         key = _Key(options or TranslationOptions(), *((source, target) if self._is_set_to_languages else ()))
-        # Only the model's thread may tokenize, as a glossary's translations are.
+        # Check the options; without the glossary, as only the model's thread may tokenize its translations.
         self._translator(replace(key.options, glossary=None))
         items = [(sentence, source, target) for sentence in sentences]
         return await asyncio.wrap_future(self.submit(items, key))
@@ -167,11 +167,11 @@ class ServedModel(Batcher):
         return await asyncio.wrap_future(self.call(function, *args))
 
     def session(self) -> AbstractContextManager[None]:
-        """Return a context whose batches share what they find out about the model's weights."""
+        """Return a context in which batches share facts derived from the model's weights."""
         return decoding_session(self.model)
 
     def measure(self, items: Sequence[_Item], key: _Key) -> list[int]:
-        """Return the number of tokens of each sentence, unless the model cannot follow the glossary."""
+        """Return the number of tokens of each sentence; raise InvalidRequest if the glossary is not supported."""
         if self._is_set_to_languages:
             set_languages(self.tokenizer, key.source, key.target)
         self._translator(key.options)
@@ -180,11 +180,11 @@ class ServedModel(Batcher):
         return [len(row) for row in ids]
 
     def batch_size(self, longest: int, key: _Key) -> int:
-        """Return how many sentences of at most `longest` tokens to decode at a time."""
+        """Return how many sentences of at most `longest` tokens to decode at once."""
         return self._translator(key.options).batch_size(max(1, longest))
 
     def observe(self, num_sentences: int, num_tokens: int) -> None:
-        """Tell the observers of a batch, and now and then release memory."""
+        """Notify the observers, and release memory every `BATCHES_BETWEEN_RELEASES` batches."""
         for observer in self.observers:
             observer(num_sentences, num_tokens)
         self._num_batches += 1
@@ -192,7 +192,7 @@ class ServedModel(Batcher):
             release_memory()
 
     def decode(self, items: Sequence[_Item], key: _Key) -> list[list[Hypothesis]]:
-        """Translate the sentences of a batch."""
+        """Translate a batch of sentences."""
         options = key.options
         sentences, *languages = zip(*items, strict=True)
         src_lang, tgt_lang = languages if self._mixes_directions else (key.source, key.target)
@@ -216,7 +216,7 @@ class ServedModel(Batcher):
             raise InvalidRequest(one_line(error)) from error
 
     def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
-        """Return what decodes with these options; one out of range or not supported is an `InvalidRequest`."""
+        """Return a translator with these options; raise InvalidRequest if one is out of range or not supported."""
         settings = options.generation_options()
         try:
             if options.with_alignments:
@@ -237,10 +237,10 @@ class ServedModel(Batcher):
 
 
 class Engine:
-    """The models of a server, picked by name or by language pair.
+    """The models of a server, chosen by name or language pair.
 
     Args:
-        models: At least one, each with a name and pairs of its own.
+        models: At least one; names and language pairs must be unique.
 
     Raises:
         ValueError: There is no model, or two share a name or a pair.
@@ -249,25 +249,26 @@ class Engine:
     def __init__(self, models: Iterable[ServedModel]):
         self.models: dict[str, ServedModel] = {}
         self.draining = False
-        # Requests that were taken and are not answered yet.
+        # Accepted requests not yet answered.
         self.num_running = 0
         by_pair: dict[Pair, ServedModel] = {}
         for model in models:
             if self.models.setdefault(model.name, model) is not model:
-                raise ValueError(f"two models are called {model.name}; give each a name of its own")
+                raise ValueError(f"two models are called {model.name}; give each a unique name")
             for pair in model.pairs:
                 if (other := by_pair.setdefault(pair, model)) is not model:
                     raise ValueError(f"{other.name} and {model.name} both translate {'-'.join(pair)}; leave one out")
         if not self.models:
-            raise ValueError("there is no model; give at least one")
+            raise ValueError("no models given; give at least one")
 
     def choose(self, source: str | None = None, target: str | None = None, name: str | None = None) -> Choice:
-        """Return the model of this name or for these languages, of which any may be left open if one pair remains.
+        """Return the model with this name or these languages; any may be None if the rest leaves one pair.
 
-        If none fits, or several pairs do, an `UnknownModel` lists what there is.
+        Raises:
+            UnknownModel: Nothing matches, or several pairs do; the message lists what is available.
         """
         if name is not None and name not in self.models:
-            raise UnknownModel(f"there is no model {name}; there are {', '.join(self.models)}")
+            raise UnknownModel(f"there is no model {name}; available: {', '.join(self.models)}")
         models = list(self.models.values()) if name is None else [self.models[name]]
         if len(models) == 1 and not models[0].pairs:
             return Choice(models[0], source, target)
@@ -275,17 +276,17 @@ class Engine:
         fitting = fitting or [Choice(model, source, target) for model in models if model.is_zero_shot(source, target)]
         if len(fitting) == 1:
             return fitting[0]
-        problem = "several models or languages translate" if fitting else "no model translates"
-        raise UnknownModel(f"{problem} {source or 'any'}-{target or 'any'}; there are {_listed(models)}")
+        problem = "several models or language pairs match" if fitting else "no model translates"
+        raise UnknownModel(f"{problem} {source or 'any'}-{target or 'any'}; available: {_listed(models)}")
 
     def sources(self, target: str | None = None, name: str | None = None) -> list[str]:
-        """Return the source languages of a model, None: of all, that are translated to a target, None: to any."""
+        """Return the source languages that a model, or any, translates to a target, or to any."""
         models = self.models.values() if name is None else [self.models[name]]
         return sorted({source for model in models for source, _ in model.find_pairs(None, target)})
 
     @contextmanager
     def admission(self) -> Iterator[None]:
-        """Count a request as running, unless the server is shutting down; it ends when none is."""
+        """Count a request as running; raise Busy if the server is shutting down, which waits for running requests."""
         if self.draining:
             raise Busy(CLOSED)
         self.num_running += 1
@@ -296,16 +297,16 @@ class Engine:
 
     @property
     def dead(self) -> list[str]:
-        """Names of models whose threads have ended."""
+        """Names of models whose threads have died."""
         return [name for name, model in self.models.items() if not model.is_alive]
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is running and nothing is in a queue or decoded."""
+        """Whether no request is running and no model has work."""
         return not self.num_running and all(model.is_idle for model in self.models.values())
 
     def close(self, wait: bool = True) -> None:
-        """Take nothing new, and let every model finish what waits."""
+        """Accept nothing new, and let every model finish its queue."""
         self.draining = True
         for model in self.models.values():
             model.close(wait=False)
@@ -314,7 +315,7 @@ class Engine:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, if the C library is glibc: its heap would otherwise fragment and grow."""
+    """Return freed memory to the system with glibc, whose heap would otherwise fragment and grow."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)
 

@@ -1,4 +1,4 @@
-"""The routes of LibreTranslate, so that its clients work unchanged."""
+"""LibreTranslate's API, so that its clients work unchanged."""
 
 import json
 from collections import OrderedDict
@@ -24,7 +24,7 @@ from .detection import AUTO, choose, detect_among
 from .engine import TranslationOptions
 from .service import FieldError, Service, Text, TranslatedText
 
-# Translated documents that are kept until they are fetched.
+# Translated documents kept for download.
 MAX_FILES = 32
 FILE_TYPE = "application/octet-stream"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -32,7 +32,7 @@ FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 @dataclass(frozen=True)
 class File:
-    """A file of a form; no tuple, which would be accepted as a list of texts."""
+    """An uploaded file; not a tuple, which would pass as a list of texts."""
 
     name: str
     content: bytes
@@ -40,7 +40,7 @@ class File:
 
 def _one_file(value: Any) -> File:
     if not isinstance(value, File):
-        raise ValueError("one file is expected, sent as multipart/form-data")
+        raise ValueError("expected one file, sent as multipart/form-data")
     return value
 
 
@@ -50,31 +50,31 @@ class _KeyedRequest(BaseModel):
 
 class _TranslationRequest(_KeyedRequest):
     source: Text = Field(
-        description='Source language; "auto": the only one for the target language, or detected among several.'
+        description='Source language; "auto": the only one for the target language, or detected if there are several.'
     )
     target: Text = Field(description="Target language.")
 
 
 class TranslateRequest(_TranslationRequest):
-    """A text or several, and their languages."""
+    """One or several texts and their languages."""
 
-    q: Text | list[Text] = Field(description="A text, or several.")
+    q: Text | list[Text] = Field(description="One or several texts.")
     format: Literal["text", "html"] = Field(
-        "text", description="html: markup stays as it is, and inline tags go with their words."
+        "text", description="html: markup is kept, and inline tags move with their words."
     )
-    alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Other translations of each text.")
+    alternatives: Annotated[int, Field(ge=0)] = Field(0, description="Number of further translations per text.")
 
 
 class TranslateFileRequest(_TranslationRequest):
     """A document and its languages."""
 
     file: Annotated[Any, BeforeValidator(_one_file), WithJsonSchema({"type": "string", "format": "binary"})] = Field(
-        description=f"The document: {', '.join(KINDS)}, by the ending of its name."
+        description=f"The document: {', '.join(KINDS)}, by file extension."
     )
 
 
 class TranslateFileResponse(BaseModel):
-    translatedFileUrl: str = Field(description="Where the translation is.")  # noqa: N815 - LibreTranslate's
+    translatedFileUrl: str = Field(description="URL of the translation.")  # noqa: N815 - LibreTranslate's
 
 
 class DetectRequest(_KeyedRequest):
@@ -85,42 +85,42 @@ class DetectRequest(_KeyedRequest):
 
 class DetectedLanguage(BaseModel):
     language: str = Field(description="A source language of the models.")
-    confidence: float = Field(description="In percent; 0: nothing was detected, and it is the only one.")
+    confidence: float = Field(description="In percent; 0: not detected, but the only possible language.")
 
 
 class TranslateResponse(BaseModel):
     translatedText: str | list[str] = Field(description="The translation of each text.")  # noqa: N815 - LibreTranslate's
-    alternatives: list[Any] | None = Field(None, description="Other translations of each text.")
+    alternatives: list[Any] | None = Field(None, description="Further translations of each text.")
     detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = Field(  # noqa: N815 - LibreTranslate's
-        None, description="Of each text, if `source` is auto."
+        None, description="Source language of each text, if `source` is auto."
     )
 
 
 class Language(BaseModel):
-    code: str = Field(description="As in `source` and `target`.")
-    name: str = Field(description="In English.")
-    targets: list[str] = Field(description="Languages that it is translated to.")
+    code: str = Field(description="Code, as in `source` and `target`.")
+    name: str = Field(description="English name.")
+    targets: list[str] = Field(description="Codes of the languages it can be translated to.")
 
 
 def _body_of(kind: type[BaseModel], types: Sequence[str] = ("application/json", *FORMS)) -> dict[str, Any]:
-    """Return the documentation of a body, by default JSON or a form."""
+    """Return the OpenAPI schema of a request body, by default JSON or a form."""
     schema = kind.model_json_schema()
     content = {each: {"schema": schema} for each in types}
     return {"requestBody": {"required": True, "content": content}}
 
 
 async def _read(request: Request, kind: type[BaseModel]) -> Any:
-    """Return the body of a request, JSON or a form."""
+    """Parse the body of a request, JSON or a form."""
     if request.headers.get("content-type", "").lower().startswith(FORMS):
         async with request.form() as form:
-            # A text may occur several times.
+            # A field may be repeated, for several texts.
             lists = {name: [await _content(value) for value in form.getlist(name)] for name in form}
         given: Any = {name: values[0] if len(values) == 1 else values for name, values in lists.items()}
     else:
         try:
             given = json.loads(await request.body())
         except (ValueError, RecursionError) as error:
-            raise RequestValidationError([{"loc": ("body",), "msg": f"no JSON: {error}"}]) from error
+            raise RequestValidationError([{"loc": ("body",), "msg": f"not JSON: {error}"}]) from error
     try:
         return kind.model_validate(given)
     except ValidationError as error:
@@ -132,7 +132,6 @@ async def _content(value: str | UploadFile) -> str | File:
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes."""
     router = APIRouter(tags=["LibreTranslate"])
     files: OrderedDict[str, File] = OrderedDict()
 
@@ -143,11 +142,11 @@ def routes(service: Service) -> APIRouter:
         openapi_extra=_body_of(TranslateRequest),
     )
     async def translate(request: Request) -> Any:
-        """Translate a text or several."""
+        """Translate one or several texts."""
         body = await _read(request, TranslateRequest)
         service.check_key(request, body.api_key)
         if (count := 1 + body.alternatives) > (limit := service.limits.max_hypotheses):
-            raise FieldError("alternatives", f"{count} translations are more than the limit of {limit}")
+            raise FieldError("alternatives", f"{count} translations exceed the limit of {limit}")
         texts = [body.q] if isinstance(body.q, str) else body.q
         service.check_length(texts)
         read = partial(open_document, kind="html", target_lang=body.target) if body.format == "html" else _whole
@@ -166,19 +165,19 @@ def routes(service: Service) -> APIRouter:
         openapi_extra=_body_of(TranslateFileRequest, FORMS[1:]),
     )
     async def translate_file(request: Request) -> Any:
-        """Translate a document, whose kind its name tells; the answer says where the translation is."""
+        """Translate a document, whose format is given by its file extension; returns the URL of the translation."""
         body = await _read(request, TranslateFileRequest)
         service.check_key(request, body.api_key)
         name, content = body.file.name, body.file.content
         if (kind := kind_of(name)) is None:
-            raise FieldError("file", f"the name {name!r} has the ending of no document; there are {', '.join(KINDS)}")
+            raise FieldError("file", f"{name!r} has no supported file extension; supported: {', '.join(KINDS)}")
         try:
             document = open_document(content, kind, name=name, target_lang=body.target)
         except DataError as error:
             raise FieldError("file", one_line(error)) from error
         service.check_length([segment.text for segment in document.segments], "document")
         ((translation,),), *_ = await _translate(service, request, body, [document])
-        # A name that cannot be guessed, so that only who asked finds the file.
+        # Unguessable, so that only the requester finds the file.
         path = token_urlsafe(16) + PurePath(name).suffix
         files[path] = File(name, cast(bytes, translation))
         while len(files) > MAX_FILES:
@@ -187,15 +186,15 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/download_file/{name}")
     async def download_file(name: str) -> Response:
-        """Return a translated document."""
+        """Download a translated document."""
         if name not in files:
-            raise HTTPException(404, "there is no such file; the last ones only are kept")
+            raise HTTPException(404, "no such file; only the most recent ones are kept")
         disposition = f"attachment; filename*=UTF-8''{quote(files[name].name)}"
         return Response(files[name].content, media_type=FILE_TYPE, headers={"Content-Disposition": disposition})
 
     @router.post("/detect", openapi_extra=_body_of(DetectRequest))
     async def detect(request: Request) -> list[DetectedLanguage]:
-        """Detect the language of a text, among the source languages of the models."""
+        """Detect the language of a text among the source languages of the models."""
         body = await _read(request, DetectRequest)
         service.check_key(request, body.api_key)
         if (detected := await detect_among(service.engine.sources(), [body.q])) is None:
@@ -204,7 +203,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/languages")
     async def languages() -> list[Language]:
-        """Languages that the models translate; none of a model whose languages are unknown."""
+        """List the languages of the models, except models whose languages are unknown."""
         targets: dict[str, list[str]] = {}
         for model in service.engine.models.values():
             for source, target in model.pairs:
@@ -218,7 +217,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _whole(text: str) -> Document:
-    """Return a text as a document."""
+    """Return a plain text as a document with a single segment."""
     template = Template()
     template.literal(template.slot(Segment(text)))
     return template.document()
@@ -231,9 +230,9 @@ def _detected(language: str, probability: float) -> DetectedLanguage:
 async def _translate(
     service: Service, request: Request, body: _TranslationRequest, documents: Sequence[Document], count: int = 1
 ) -> tuple[list[list[str | bytes]], str | None, float]:
-    """Return the best hypotheses of each document, and the source language with its probability where detected.
+    """Return the `count` best translations per document, the source language, and its probability if detected.
 
-    Inline tags go with their words.
+    Inline tags move with their words.
     """
     segments = [segment for document in documents for segment in document.segments]
     texts = [segment.text for segment in segments]

@@ -1,4 +1,4 @@
-"""Loading the models to serve: folders and names, CTranslate2 exports, and exports made on the way."""
+"""Loading models to serve: from folders, from the Hub, and as CTranslate2 exports, existing or made on loading."""
 
 import re
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from ..inference.translation import load
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from .engine import Engine, Pair, ServedModel
 
-# "en-de", or "eng_Latn-deu_Latn" as NLLB has it.
+# "en-de", or "eng_Latn-deu_Latn" as in NLLB.
 PAIR_NAME = re.compile(r"([a-z]{2,3}(?:_\w+)?)-([a-z]{2,3}(?:_\w+)?)")
 
-# Beside the cache of the Hub, whose place the variable HF_HOME tells.
+# In HF_HOME, next to the Hub cache.
 EXPORTS = Path(constants.HF_HOME) / "vanilla-transformer-exports"
 
 CTRANSLATE2_FILE = "model.bin"
@@ -34,11 +34,11 @@ class Loading:
     """How to load models.
 
     Attributes:
-        backend: "transformers" or "ctranslate2"; None: by the files of the model.
-        device: For example "cuda:1"; None: a GPU, if any, for transformers, and the CPU for CTranslate2.
-        dtype: Of the weights, for transformers; None: the saved one.
-        quantization: Export models of this package to CTranslate2 with weights of this type, once; None: do not.
-        trust_remote_code: Whether to run Python code that comes with a model.
+        backend: "transformers" or "ctranslate2"; None: inferred from the model's files.
+        device: For example "cuda:1"; None: a GPU, if any, for transformers, the CPU for CTranslate2.
+        dtype: Weight dtype for transformers; None: as saved.
+        quantization: Weight type to export models of this package to CTranslate2 with, cached; None: no export.
+        trust_remote_code: Run Python code shipped with a model.
     """
 
     backend: str | None = None
@@ -48,22 +48,22 @@ class Loading:
     trust_remote_code: bool = False
 
     def load(self, name: str) -> tuple[Any, Any]:
-        """Return a model and its tokenizer; options that do not fit together are a ValueError."""
+        """Return a model and its tokenizer; raise a ValueError if options conflict."""
         is_export = Path(name, CTRANSLATE2_FILE).is_file()
         backend = self.backend or ("ctranslate2" if is_export or self.quantization else "transformers")
         if backend == "transformers":
             if self.quantization:
-                raise ValueError("`quantization` needs `backend=ctranslate2`; leave one of the two out")
+                raise ValueError("`quantization` needs `backend=ctranslate2`; leave one of them out")
             return load(name, self.dtype, self.device, self.trust_remote_code)
         if self.dtype:
-            raise ValueError("`bf16` is for `backend=transformers`; leave it out")
+            raise ValueError("`bf16` needs `backend=transformers`; leave it out")
         if self.quantization and is_export:
-            raise ValueError(f"{name} is an export already; leave `quantization` out, or name the original model")
+            raise ValueError(f"{name} is already an export; leave `quantization` out, or name the original model")
         folder = self._export(name) if self.quantization else name
         return load_ctranslate2(folder, self.device, trust_remote_code=self.trust_remote_code)
 
     def _export(self, name: str) -> Path:
-        """Return an export of a model from the cache, made now if it is not there."""
+        """Return the cached export of a model, creating it if missing."""
         model, tokenizer = load_for_export(name, self.trust_remote_code)
         if tokenizer is None:
             raise ValueError(f"{name} has no tokenizer; save it with the model")
@@ -75,7 +75,7 @@ class Loading:
                 name, "ctranslate2", folder, quantization=self.quantization, trust_remote_code=self.trust_remote_code
             )
         except (OSError, ValueError):
-            # Another server may have been faster.
+            # Another server may have created it first.
             if folder.is_dir():
                 return folder
             raise
@@ -85,10 +85,10 @@ def load_engine(names: Iterable[str], loading: Loading, **options: Any) -> Engin
     """Load models and start their threads.
 
     Args:
-        names: Folders or names on the Hub, each with or without `NAME=` before it; a NAME such as en-de says the
+        names: Folders or names on the Hub, each optionally prefixed with `NAME=`; a NAME such as en-de sets the
             languages.
         loading: How to load them.
-        **options: Of `ServedModel`.
+        **options: Passed to `ServedModel`.
 
     Raises:
         ValueError: A model cannot be loaded, or two have the same name or languages.
@@ -98,8 +98,8 @@ def load_engine(names: Iterable[str], loading: Loading, **options: Any) -> Engin
 
 def _load_served(text: str, loading: Loading, options: dict[str, Any]) -> ServedModel:
     name, folder = _split_name(text)
-    # In a thread that ends: while another one that has run PyTorch's operations goes on, the cores of the model's own
-    # thread sleep between operations, which take half as long again.
+    # Load in a temporary thread: while another thread that has run PyTorch operations is alive, the cores of the
+    # model's own thread sleep between operations, which then take 1.5 times as long.
     with ThreadPoolExecutor(1) as thread:
         model, tokenizer = thread.submit(loading.load, folder).result()
     known = language_pairs(tokenizer) or _card_pairs(model, folder)
@@ -112,23 +112,23 @@ def _load_served(text: str, loading: Loading, options: dict[str, Any]) -> Served
 
 
 def _split_name(text: str) -> tuple[str, str]:
-    """Return the name that requests use and the folder or name on the Hub."""
+    """Split `[NAME=]MODEL` into the name in requests and the folder or name on the Hub."""
     name, equals, folder = text.partition("=")
     if not equals or Path(text).exists():
         name, folder = Path(text).resolve().name if Path(text).exists() else text, text
     if not name or not folder:
-        raise ValueError(f"`model` {text} lacks a name or a folder; say NAME=FOLDER")
+        raise ValueError(f"`model` {text} lacks a name or a folder; write NAME=FOLDER")
     return name, folder
 
 
 def _card_pairs(model: Any, folder: str) -> list[Pair]:
-    """Return the languages on the model card that training writes, the source first."""
+    """Return the language pair in a model card written by training, source first."""
     card = Path(folder, "README.md")
     if getattr(model.config, "model_type", MODEL_TYPE) != MODEL_TYPE or not card.is_file():
         return []
     try:
         languages = ModelCard.load(card).data.get("language")
-    # A card that somebody edited; it is no part of the model.
+    # The card may have been edited; it is not part of the model.
     except Exception:
         return []
     return [tuple(languages)] if isinstance(languages, list) and len(languages) == 2 else []

@@ -1,14 +1,14 @@
 () => {
-  // Read out what changes.
+  // Have screen readers announce status changes.
   document.getElementById("vt-status").setAttribute("aria-live", "polite");
 
-  // Gradio's label names the button beside the field, and disables the field, so that no key leads to it.
+  // Gradio's label names the button next to the field, and the disabled field is unreachable by keyboard.
   const translation = document.querySelector("#vt-translation textarea");
   translation.setAttribute("aria-label", "Translation");
   translation.disabled = false;
   translation.readOnly = true;
 
-  // Arrow keys lead through alternatives, which Gradio makes groups of one.
+  // Arrow keys move between alternatives: Gradio makes each a radio group of its own.
   document.addEventListener("keydown", (event) => {
     const steps = { ArrowUp: -1, ArrowLeft: -1, ArrowDown: 1, ArrowRight: 1 };
     if (!event.target.matches?.("#vt-alternatives input") || !(event.key in steps)) return;
@@ -19,7 +19,7 @@
     next.click();
   });
 
-  // The map: a cell under the pointer or the focus is read, and its tokens are marked.
+  // Heat map: show the weight of the hovered or focused cell, and mark its tokens.
   const cellOf = (target) => target.closest?.(".vt-map tbody td");
   const marked = [];
   const mark = (cell) => {
@@ -44,7 +44,7 @@
     });
   }
 
-  // One cell is a stop of the tab key; arrows lead to the others.
+  // One cell is a tab stop; arrow keys move to the others.
   const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
   document.addEventListener("keydown", (event) => {
     const cell = cellOf(event.target);

@@ -1,6 +1,6 @@
-"""The page: translation with alternatives, and what the model attends to, by Gradio on the server's application.
+"""Gradio page on the server's application: translation with alternatives, and the model's attention.
 
-An answer is kept in the session of its user; the engine decodes the sentences of all users together.
+Each user's answer is kept in their session; the engine decodes the sentences of all users together.
 """
 
 import time
@@ -34,41 +34,41 @@ PATH = "/page"
 TITLE = "Translate"
 DETECT = "Detect language"
 
-# Two cells of a map.
+# Two cells of a heat map.
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8" rx="2" fill="#1d4ed8"/>'
     '<path d="M2 2h2v2H2zM4 4h2v2H4z" fill="#fff"/></svg>'
 )
 
-# Seconds that an answer is kept for its user.
+# Seconds that an answer is kept in the session.
 KEPT = 3600
 
-# Events that may wait at a time.
+# Maximum waiting events.
 MAX_WAITING = 256
 
-# Of messages: two of the same words are two messages, which a screen reader must read out.
+# Numbers of messages: a screen reader must read out a repeated message too.
 NUMBERS = count()
 
-# More are of little use to look at.
+# More would be of little use to a reader.
 MAX_ALTERNATIVES = 8
 
-# What a translation can fail with; the message is for the user.
+# Errors whose message is shown to the user.
 REFUSALS = (ValueError, Busy, DecodingFailed, HTTPException)
 
-# Settings of the model's `generate()`: bounds, step, label and explanation of their sliders.
+# Sliders for settings of `generate()`: minimum, maximum, step, label, explanation.
 SLIDERS = {
     "length_penalty": (-2, 4, 0.1, "Length penalty", "Higher: longer translations."),
     "temperature": (0.1, 2, 0.05, "Temperature", "Lower: likelier words."),
-    "top_p": (0.05, 1, 0.05, "Top-p", "Lower: fewer words to draw from."),
+    "top_p": (0.05, 1, 0.05, "Top-p", "Lower: fewer words to sample from."),
 }
 
-# No event is part of an API, and none waits for another: the engine batches them.
+# Events are not part of an API and run concurrently: the engine batches them.
 EVENT: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": None, "show_progress": "minimal"}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one user looks at: the hypotheses picked, by their ranks, and a sentence with its own to the model."""
+    """State of one user: the rank of the picked hypothesis per sentence, and the attention of the shown sentence."""
 
     choice: Choice
     translated: TranslatedText
@@ -78,14 +78,14 @@ class Answer:
 
     @classmethod
     async def look(cls, choice: Choice, translated: TranslatedText, ranks: tuple[int, ...], sentence: int) -> "Answer":
-        """Return the answer with what its pair is to the model."""
+        """Return the answer with the tokens and attention of this sentence."""
         source, hypothesis = translated.layout.sentences[sentence], translated.hypotheses[sentence][ranks[sentence]]
         pair = await choice.model.run(attend, choice, source, hypothesis.text)
         return cls(choice, translated, ranks, sentence, pair)
 
     @property
     def text(self) -> str:
-        """The text of the picked hypotheses."""
+        """The translation, joined from the picked hypotheses."""
         rows = zip(self.translated.hypotheses, self.ranks, strict=True)
         return self.translated.layout.fill([row[rank].text for row, rank in rows])
 
@@ -93,17 +93,17 @@ class Answer:
 def mount_page(
     application: FastAPI, engine: Engine, *, limits: Limits | None = None, api_key: str | None = None
 ) -> FastAPI:
-    """Put the page on the application of `create_application`, at /page, to where / leads.
+    """Mount the page at /page on an application from `create_application`, with a redirect from /.
 
-    With an API key, users must log in with it, under any name.
+    With an API key, users must log in with it as the password, under any name.
     """
 
     @application.get("/", include_in_schema=False)
     async def start() -> RedirectResponse:
-        # Relative, so that it works behind a proxy that serves the application under a path.
+        # A relative URL works behind a proxy that serves the application under a path.
         return RedirectResponse(f"{PATH.removeprefix('/')}/")
 
-    # Browsers ask for it there.
+    # Browsers request it at this path.
     @application.get("/favicon.ico", include_in_schema=False)
     async def icon() -> Response:
         return Response(ICON, media_type="image/svg+xml")
@@ -129,7 +129,7 @@ def mount_page(
 
 
 def _theme() -> gr.themes.Base:
-    """Return a theme of the user's own fonts, whose smaller texts have contrast too."""
+    """Return a theme with system fonts and enough contrast in small text."""
     quiet = {"body_text_color_subdued": "*neutral_600", "body_text_color_subdued_dark": "*neutral_300"}
     quiet |= {name.replace("body_text_color_subdued", "block_info_text_color"): color for name, color in quiet.items()}
     theme = gr.themes.Base(
@@ -146,7 +146,7 @@ _Event = Callable[["Page", dict[Any, Any]], Awaitable[dict[Any, Any]]]
 
 
 def _refusing(event: _Event) -> _Event:
-    """Have an event that is refused say why, and leave the rest."""
+    """Make an event show an expected error as the status and change nothing else."""
 
     @wraps(event)
     async def refusing(page: "Page", values: dict[Any, Any]) -> dict[Any, Any]:
@@ -159,13 +159,13 @@ def _refusing(event: _Event) -> _Event:
 
 
 class Page:
-    """The controls of the page, and what they do."""
+    """The page's components and their event handlers."""
 
     def __init__(self, service: Service):
         self.service = service
         self.models = service.engine.models
         self.card_examples = {name: card_examples(model.model) for name, model in self.models.items()}
-        # Gradio would report its use, and look for a newer release.
+        # Otherwise Gradio would report usage and check for a newer release.
         with gr.Blocks(analytics_enabled=False, title=TITLE) as self.blocks:
             self.answer = gr.State(None, time_to_live=KEPT)
             gr.HTML(_heading(self.models.values()))
@@ -203,11 +203,11 @@ class Page:
             max(few, min(model.num_beams, limits.max_beams)),
             step=1,
             label="Beams",
-            info="Translations to follow at a time; at least as many as alternatives.",
+            info="Partial translations kept at each step; at least as many as alternatives.",
         )
         self.length_penalty = _slider(model, "length_penalty")
         self.sample = gr.Checkbox(
-            label="Sample", info="Draw words at random instead of following beams.", interactive=True
+            label="Sample", info="Choose words at random instead of by beam search.", interactive=True
         )
         with gr.Row(visible=False) as self.sampling:
             self.temperature, self.top_p = _slider(model, "temperature"), _slider(model, "top_p")
@@ -218,20 +218,20 @@ class Page:
         )
         self.status = gr.HTML(elem_id="vt-status")
         self.sentence = gr.Dropdown(
-            [], label="Sentence", info="Whose alternatives and attention are shown.", visible=False, filterable=False
+            [], label="Sentence", info="Its alternatives and attention are shown.", visible=False, filterable=False
         )
         self.alternative = gr.Radio(
             [],
             label="Alternatives and their scores",
-            info="Pick one. A score is a log-probability, corrected for length: nearer to 0 is likelier.",
+            info="Pick one. A score is a length-normalized log-probability: closer to 0 is likelier.",
             visible=False,
             elem_id="vt-alternatives",
         )
 
     def _add_details(self) -> None:
         gr.HTML(
-            "<h2>What the model attends to</h2><p>A row is a token of the translation. The stronger the colour of a "
-            "cell, the more the model attended to that source token, in percent; the strongest of a row is framed.</p>"
+            "<h2>What the model attends to</h2><p>Each row is a token of the translation. The stronger the color of a "
+            "cell, the more the model attended to that source token, in percent. The strongest in a row is framed.</p>"
         )
         with gr.Row():
             self.layer = gr.Dropdown([], label="Layer", filterable=False, interactive=True)
@@ -246,7 +246,7 @@ class Page:
     def _connect(self) -> None:
         looked_at = {self.answer, self.layer, self.head}
         search = {self.alternatives, self.beams, self.length_penalty, self.sample, self.temperature, self.top_p}
-        # What shows a sentence and its picked hypothesis.
+        # Components that show a sentence and its picked hypothesis.
         shown = [self.alternative, self.details, self.layer, self.head, self.map, self.alignment, self.tokens]
         outputs = [self.status, self.translation, self.answer, *shown]
         gr.on(
@@ -265,7 +265,7 @@ class Page:
         self.examples.click(
             self.pick_example, [self.model, self.examples], [self.text, self.source, self.target], **EVENT
         )
-        # Alternatives need as many beams.
+        # Need at least as many beams as alternatives.
         both = [self.alternatives, self.beams]
         self.alternatives.input(lambda alternatives, beams: max(alternatives, beams), both, self.beams, **EVENT)
         self.beams.input(lambda alternatives, beams: min(alternatives, beams), both, self.alternatives, **EVENT)
@@ -298,14 +298,14 @@ class Page:
     async def _choose(self, values: dict[Any, Any]) -> Choice:
         name, source, target = (values[field] for field in (self.model, self.source, self.target))
         if len(self.models[name].pairs) < 2:
-            # Of the model before, where its fields have not been changed yet.
+            # They may be left over from the previously chosen model.
             source = target = None
         choice, _ = await choose(self.service.engine, source, target, [values[self.text]], name)
         return choice
 
     def _options(self, values: dict[Any, Any]) -> TranslationOptions:
         number = values[self.alternatives]
-        # In the browser, 2.0 is 2.
+        # The browser sends 2.0 as 2.
         length_penalty, temperature, top_p = (
             float(values[field]) for field in (self.length_penalty, self.temperature, self.top_p)
         )
@@ -322,7 +322,7 @@ class Page:
 
     @_refusing
     async def pick_alternative(self, values: dict[Any, Any]) -> dict[Any, Any]:
-        """Show another hypothesis for the sentence, also in the text."""
+        """Use another hypothesis for the sentence, in the text too."""
         answer = _kept(values[self.answer])
         ranks = list(answer.ranks)
         ranks[answer.sentence] = values[self.alternative]
@@ -339,12 +339,12 @@ class Page:
         return self._show_weights(_kept(values[self.answer]).pair, values[self.layer], values[self.head])
 
     def pick_example(self, name: str, index: int) -> list[Any]:
-        """Take an example of a model over, with its languages."""
+        """Fill in an example of a model, with its languages."""
         text, *codes = self.card_examples[name][index]
         return [text, *(gr.skip() if code is None else code for code in codes)]
 
     def change_model(self, name: str) -> list[Any]:
-        """Offer what another model has."""
+        """Update languages, examples and settings for another model."""
         model = self.models[name]
         return [
             _language(model, 0),
@@ -361,7 +361,7 @@ class Page:
         )
 
     def _show(self, answer: Answer, values: dict[Any, Any]) -> dict[Any, Any]:
-        """Show the sentence of an answer, with the layer and head that its model was looked at before."""
+        """Show the sentence of an answer, keeping layer and head unless the model has changed."""
         before, pair, model = values[self.answer], answer.pair, answer.choice.model
         layer, head = values[self.layer], values[self.head]
         if before is None or before.choice.model is not model:
@@ -387,7 +387,7 @@ class Page:
 
 def _kept(answer: Answer | None) -> Answer:
     if answer is None:
-        raise ValueError("the answer is no longer kept; translate again")
+        raise ValueError("the answer has expired; translate again")
     return answer
 
 
@@ -407,7 +407,7 @@ def _language(model: ServedModel, side: int) -> gr.Dropdown:
         value=next(iter(model.pairs))[side] if languages else None,
         label=("From", "To")[side],
         visible=len(model.pairs) > 1,
-        # The engine knows better what there is, and says so.
+        # The engine rejects unknown languages with a clearer message.
         allow_custom_value=True,
     )
 
@@ -432,6 +432,6 @@ def _success(answer: Answer, seconds: float, detected: bool) -> str:
     sentences = len(answer.translated.layout.sentences)
     number = f"{sentences} sentences" if sentences > 1 else "1 sentence"
     language = f" from {escape(answer.choice.source)}" if detected and answer.choice.source else ""
-    # A live region does not read out the field with the translation.
+    # The status is a live region, but the translation field is not, so repeat it for screen readers.
     spoken = f'<span class="vt-spoken">: {escape(answer.text)}</span>'
     return f"<p data-number={next(NUMBERS)}>Translated {number}{language} in {seconds:.2f} s{spoken}</p>"

@@ -1,4 +1,4 @@
-"""The application in several processes or machines, under Ray Serve."""
+"""Serving with several processes or machines, using Ray Serve."""
 
 import asyncio
 import logging
@@ -16,16 +16,16 @@ from fastapi.responses import JSONResponse
 from .application import BodyLimit
 from .engine import Engine
 
-# Replicas that may die of a request before it is given up.
+# Replicas a request may kill before it fails.
 MAX_DEATHS = 3
-# Ray's own limit is 5; here the queues of the models are the limit.
+# Ray's default is 5; here the models' queues are the limit.
 MAX_REQUESTS = 2**14
 QUIET = {"enable_access_log": False, "log_level": "WARNING"}
 DEPLOYMENT: Any = {"max_ongoing_requests": MAX_REQUESTS, "logging_config": QUIET}
 
 
 class Replica:
-    """The application that `load` returns in the process of the replica, without a socket."""
+    """The application returned by `load`, called in-process without a socket."""
 
     def __init__(self, load: Callable[[], tuple[FastAPI, Engine]]) -> None:
         application, self._engine = load()
@@ -33,18 +33,18 @@ class Replica:
         self._client = httpx.AsyncClient(transport=transport, base_url="http://replica", timeout=None)
 
     async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[bytes, int, Any]:
-        """Return body, status and headers of the answer to a request."""
+        """Return body, status and headers of the response to a request."""
         answer = await self._client.request(method, path, headers=headers, content=body)
         return answer.content, answer.status_code, dict(answer.headers)
 
     def check_health(self) -> None:
-        """Raise an error where a model's thread has ended: Ray then replaces the replica."""
+        """Raise an error if a model's thread has died: Ray then replaces the replica."""
         if dead := self._engine.dead:
-            raise RuntimeError(f"the threads of these models have ended: {', '.join(dead)}")
+            raise RuntimeError(f"the threads of these models have died: {', '.join(dead)}")
 
 
 def front(max_body: int) -> Any:
-    """Return the deployment that passes requests on to the replicas."""
+    """Return the deployment that forwards requests to the replicas."""
     from ray import serve
     from ray.exceptions import RayActorError
 
@@ -71,17 +71,17 @@ def front(max_body: int) -> Any:
             path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             call = (request.method, path, dict(request.headers), await request.body())
             for _ in range(MAX_DEATHS):
-                # A dead replica cannot have answered, and to ask twice does no harm.
+                # A dead replica has not answered, and repeating a request is harmless.
                 with suppress(RayActorError):
                     return Response(*await self._replicas.answer.remote(*call))
-            return JSONResponse({"error": f"{MAX_DEATHS} replicas died of this request"}, 500)
+            return JSONResponse({"error": f"{MAX_DEATHS} replicas died on this request"}, 500)
 
         async def drain(self) -> None:
-            """Take nothing new, and return once all that was taken is answered."""
+            """Accept nothing new, and return once all accepted requests are answered."""
             self._is_draining = True
             while self._num_running:
                 await asyncio.sleep(0.05)
-            # For the answers to leave the proxy.
+            # Let the responses leave the proxy.
             await asyncio.sleep(1)
 
     return Front
@@ -98,19 +98,19 @@ def serve_replicas(
     gpus: float,
     address: str | None,
 ) -> None:
-    """Serve until a signal comes, and end once all that was taken is answered.
+    """Serve until SIGINT or SIGTERM, then stop once all accepted requests are answered.
 
     Args:
-        load: Returns the application and its models; called in each replica.
-        host: Address to listen at.
-        port: Port to listen at.
-        max_body: Most bytes of a request's body.
+        load: Returns the application and its engine; called in each replica.
+        host: Address to listen on.
+        port: Port to listen on.
+        max_body: Maximum bytes of a request's body.
         replicas: Number of processes, each with all models.
-        cpus: Threads of each.
-        gpus: GPUs of each, such as 0.5.
-        address: Of a cluster to join; "auto": the one of this machine; None: a new one.
+        cpus: CPU threads per replica.
+        gpus: GPUs per replica, such as 0.5.
+        address: Ray cluster to join; "auto": the one running on this machine; None: a new one.
     """
-    # Ray reads it when it is imported; nothing is reported to anybody.
+    # Disable usage reports; Ray reads this on import.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray import serve

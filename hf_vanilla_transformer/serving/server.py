@@ -1,4 +1,4 @@
-"""Running the application: one process, which finishes what it took when it is told to end."""
+"""Run the application in one process with graceful shutdown."""
 
 import asyncio
 import os
@@ -11,36 +11,36 @@ from fastapi import FastAPI
 from ..errors import one_line
 from .engine import Engine
 
-# Seconds for answers that are ready to reach their clients; pages that stay open are cut off then.
+# Seconds for the last responses to reach their clients; pages still open are then disconnected.
 LAST_ANSWERS = 3
 
 
 class Server(uvicorn.Server):
-    """Ends at a signal, once it has answered what it took, and at once at a second one; new requests get 503."""
+    """On a signal, stops once all accepted requests are answered, rejecting new ones with 503; on a second, exits."""
 
     def __init__(self, config: uvicorn.Config, engine: Engine):
         super().__init__(config)
         self._engine = engine
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take nothing new; called by a signal."""
+        """Signal handler: stop accepting requests, or exit if already stopping."""
         if self._engine.draining:
             os._exit(128 + sig)
         self._engine.draining = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say where."""
+        """Start, and print the URL."""
         await super().startup(sockets)
         for listening in sockets or ():
             print(f"{address(listening)} (routes at /docs)", flush=True)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to end."""
+        """Return whether to stop."""
         self.should_exit = self.should_exit or (self._engine.draining and self._engine.is_idle)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for the last answers, then close what is still open."""
+        """Wait for the last responses, then close remaining connections."""
         asyncio.get_running_loop().call_later(LAST_ANSWERS, self._hang_up)
         await super().shutdown(sockets)
 
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket bound to a port, 0 being any free one; it refuses connections until the server starts.
+    """Return a socket bound to a port, or any free one if 0; it refuses connections until the server starts.
 
     Raises:
         ValueError: The address cannot be used.
@@ -66,12 +66,12 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket) -> str:
-    """Return the URL of a socket."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> None:
-    """Serve until a signal comes."""
+    """Serve until SIGINT or SIGTERM."""
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     Server(config, engine).run(sockets=[listening])

@@ -1,4 +1,4 @@
-"""What the routes share: limits, and translation of texts of several sentences."""
+"""Shared by the routes: limits, API key and translation of multi-sentence texts."""
 
 import asyncio
 import hmac
@@ -32,7 +32,7 @@ Text = Annotated[str, AfterValidator(_unicode)]
 
 
 class FieldError(InvalidRequest):
-    """The value of a request's field cannot be used; the message begins with the name of the field."""
+    """A field of a request is invalid; the message starts with its name."""
 
     def __init__(self, name: str, problem: str):
         super().__init__(f"{name}: {problem}")
@@ -40,13 +40,13 @@ class FieldError(InvalidRequest):
 
 @dataclass(frozen=True)
 class TranslatedText:
-    """A text, and the hypotheses of each of its sentences."""
+    """A text and the hypotheses of each of its sentences."""
 
     layout: Layout
     hypotheses: list[list[Hypothesis]]
 
     def joined(self, rank: int = 0) -> Hypothesis:
-        """Return the hypotheses of a rank as one, the best being 0."""
+        """Join the sentences' hypotheses of a rank, where 0 is the best."""
         return self._ranked[rank] if self.hypotheses else Hypothesis(self.layout.fill([]), alignment=[])
 
     @cached_property
@@ -56,14 +56,14 @@ class TranslatedText:
 
 @dataclass
 class Service:
-    """Answers requests within limits, which present the API key if there is one."""
+    """Checks API key and limits, and translates."""
 
     engine: Engine
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
 
     def check_key(self, request: Request, given: str | None = None) -> None:
-        """Refuse a request without the key, given in its body or as `Authorization: Bearer KEY`."""
+        """Raise 401 unless the key is `given` in the body or sent as `Authorization: Bearer KEY`."""
         if self.api_key is None:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -75,19 +75,19 @@ class Service:
     async def translate(
         self, request: Request, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
     ) -> list[TranslatedText]:
-        """Translate texts, unless the client of the request, whose body has been read, goes away meanwhile.
+        """Translate texts, canceling if the client disconnects; the body must have been read.
 
-        Without `split`, a text is one sentence; too long ones are cut in any case.
+        Without `split`, each text is one sentence. Sentences that are too long are always cut.
         """
         return await while_connected(request, self.answer(texts, choice, options, split))
 
     async def answer(
         self, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
     ) -> list[TranslatedText]:
-        """Translate texts as `translate` does, for a client whose connection is not known."""
+        """Translate texts like `translate`, but without watching a client connection."""
         model, source, target = choice
         if options.num_beams is None and not options.do_sample:
-            # Hypotheses need as many beams.
+            # Need at least as many beams as hypotheses.
             options = replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
         self._check(texts, options)
         with self.engine.admission():
@@ -101,12 +101,12 @@ class Service:
         return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
 
     def accepts(self, key: str) -> bool:
-        """Whether a key is the one that requests must present."""
+        """Whether the API key is correct."""
         given, wanted = (text.encode(errors="surrogatepass") for text in (key, self.api_key or ""))
         return self.api_key is not None and hmac.compare_digest(given, wanted)
 
     def check_length(self, texts: Iterable[str], name: str = "text") -> None:
-        """Refuse texts that are too long together; an empty one counts too, as it takes time."""
+        """Raise 413 for texts that are too long in total; an empty one counts as 1, as it also takes time."""
         limit = self.limits.max_text_length
         if (length := sum(max(1, len(text)) for text in texts)) > limit:
             raise HTTPException(413, f"the {name} has {length} characters, the limit is {limit}; send less at a time")
@@ -121,17 +121,17 @@ class Service:
             ("max_new_tokens", options.max_new_tokens or 1, self.limits.max_new_tokens),
         ):
             if value > limit:
-                raise FieldError(name, f"{value} is more than the limit of {limit}")
+                raise FieldError(name, f"{value} exceeds the limit of {limit}")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of the work; cancel it when the client goes away."""
+    """Return the result of the work; cancel it if the client disconnects."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            # Nobody reads it; the status is for the log and the metrics.
+            # Nobody reads the response; the status is for log and metrics.
             raise HTTPException(499, "the client closed the connection")
         return task.result()
     finally:

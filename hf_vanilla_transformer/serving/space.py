@@ -1,4 +1,4 @@
-"""A Hugging Face Space: the page on the Hub, for a model there or for one that the Space brings along."""
+"""Hugging Face Space with the page, for a model on the Hub or bundled with the Space."""
 
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -9,12 +9,12 @@ from huggingface_hub import SpaceCardData
 from .. import __version__
 from ..hub import Files, files_to_share
 
-# Where a Space keeps a model of its own.
+# Folder of a bundled model in the Space.
 MODEL_FOLDER = "model"
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-# A Space is asked at this port.
+# Port that Spaces are served on.
 PORT = 7860
 
 APP = """from hf_vanilla_transformer.cli.main import main
@@ -28,7 +28,7 @@ README = """---
 
 # {title}
 
-Translates with {model}: alternatives with their scores, and what the model attends to.
+Translates with {model}, showing alternatives with their scores and the model's attention.
 Run it on your own machine with
 
 ```sh
@@ -39,13 +39,13 @@ python app.py
 
 
 def space_files(model: str | Path) -> Files:
-    """List the files of a Space for a folder, which it then holds a copy of, or the name of a model on the Hub.
+    """List the files of a Space for a model on the Hub, or for a folder, which is then bundled.
 
     Returns:
-        Their names, with files or their content.
+        Name in the Space -> local file or its content.
 
     Raises:
-        ValueError: The folder cannot be published, the name is none, or Gradio is not installed.
+        ValueError: The folder cannot be published, the name is not valid, or Gradio is not installed.
     """
     is_folder = Path(model).is_dir()
     name = MODEL_FOLDER if is_folder else str(model)

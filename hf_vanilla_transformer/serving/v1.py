@@ -1,4 +1,4 @@
-"""`POST /v1/translations`: everything that a model can tell about a translation."""
+"""`POST /v1/translations`: translations with hypotheses, scores and alignments."""
 
 from dataclasses import fields
 from typing import Any
@@ -20,24 +20,24 @@ CONFIG = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
 
 @request_dataclass(config=CONFIG, frozen=True, kw_only=True)
 class TranslationRequest(SearchOptions):
-    """Texts, and how to translate them."""
+    """Texts and how to translate them."""
 
-    text: Text | list[Text] = Field(description="A text, or several.")
+    text: Text | list[Text] = Field(description="One or several texts.")
     source: Text | None = Field(
-        None, description='Source language; may be left out where one model or pair remains; "auto": detected.'
+        None, description='Source language; optional if the rest determines it; "auto": detect it.'
     )
-    target: Text | None = Field(None, description="Target language, likewise.")
-    model: Text | None = Field(None, description="Name of a model, instead of languages.")
+    target: Text | None = Field(None, description="Target language; optional if the rest determines it.")
+    model: Text | None = Field(None, description="Name of a model, with or instead of languages.")
     num_beams: Beams | None = Field(
-        None, description="Beams; 1: greedy. Default: the model's, or more if `num_hypotheses` is."
+        None, description="Beams; 1: greedy. Default: the model's setting, at least `num_hypotheses`."
     )
-    split_sentences: bool = Field(True, description="Cut each text into sentences; false: it is a single one.")
-    scores: bool = Field(False, description="Give the score of each hypothesis.")
-    alignments: bool = Field(False, description="Give the word alignment of each hypothesis.")
-    glossary: dict[Text, Text] | None = Field(None, description="Terms and the translations that they must get.")
+    split_sentences: bool = Field(True, description="Split texts into sentences; false: each text is one sentence.")
+    scores: bool = Field(False, description="Return the score of each hypothesis.")
+    alignments: bool = Field(False, description="Return the word alignment of each hypothesis.")
+    glossary: dict[Text, Text] | None = Field(None, description="Source terms and their required translations.")
 
     def options(self) -> TranslationOptions:
-        """Return how to translate."""
+        """Return the translation options."""
         sampling = set() if self.do_sample else {"temperature", "top_k", "top_p"}
         search = {each.name: getattr(self, each.name) for each in fields(SearchOptions) if each.name not in sampling}
         try:
@@ -53,8 +53,7 @@ class HypothesisResponse(BaseModel):
     score: float | None = Field(None, description="Log-probability in nats / number of tokens ** length penalty.")
     alignment: list[tuple[int, int]] | None = Field(
         None,
-        description="Pairs of a word of the sentence and a word of its translation, counted from 0; white space "
-        "separates words.",
+        description="Pairs of source and target indices of whitespace-separated words, counted from 0.",
     )
 
 
@@ -64,11 +63,11 @@ class SentenceResponse(BaseModel):
 
 
 class TextResponse(BaseModel):
-    text: str = Field(description="The best translation, with the spaces and line ends of the text.")
+    text: str = Field(description="The best translation, with the whitespace of the text.")
     sentences: list[SentenceResponse] = Field(description="The sentences of the text.")
     remarks: list[str] | None = Field(
         None,
-        description="cut: a sentence was longer than any in training, and was translated in pieces; corrected: typos "
+        description="cut: a sentence was longer than any in training and was translated in pieces; corrected: typos "
         "were corrected; short: a translation is suspiciously short.",
     )
 
@@ -80,12 +79,11 @@ class TranslationResponse(BaseModel):
 
 
 def routes(service: Service) -> APIRouter:
-    """Return the routes."""
     router = APIRouter(prefix="/v1", tags=["Translation"])
 
     @router.post("/translations", response_model=TranslationResponse, response_model_exclude_none=True)
     async def translations(body: TranslationRequest, request: Request) -> Any:
-        """Translate texts, with several hypotheses, scores and alignments."""
+        """Translate texts, with optional hypotheses, scores and alignments."""
         service.check_key(request)
         texts = [body.text] if isinstance(body.text, str) else body.text
         service.check_length(texts)

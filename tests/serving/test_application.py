@@ -59,14 +59,14 @@ def test_sampled_hypotheses_need_no_beams(client):
 @pytest.mark.parametrize(
     "body, status, message",
     [
-        (b"{", 422, "body: no JSON: "),
+        (b"{", 422, "body: not JSON: "),
         (b"[]", 422, "body: "),
         (b"{}", 422, "text: Field required"),
         (b'{"text": 3}', 422, "text: Input should be a valid string"),
         (b'{"text": ["a", null]}', 422, "text.1: Input should be a valid string"),
         (b'{"text": "a", "num_beam": 3}', 422, "num_beam: "),
-        (b'{"text": "a", "num_beams": 17}', 422, "num_beams: 17 is more than the limit of 16"),
-        (b'{"text": "a", "num_hypotheses": 17, "do_sample": true}', 422, "num_hypotheses: 17 is more than the limit"),
+        (b'{"text": "a", "num_beams": 17}', 422, "num_beams: 17 exceeds the limit of 16"),
+        (b'{"text": "a", "num_hypotheses": 17, "do_sample": true}', 422, "num_hypotheses: 17 exceeds the limit"),
         (
             b'{"text": "a", "num_hypotheses": 3, "num_beams": 2}',
             422,
@@ -75,9 +75,9 @@ def test_sampled_hypotheses_need_no_beams(client):
         (b'{"text": "a", "temperature": NaN}', 422, "temperature: "),
         (b'{"text": "\\ud800"}', 422, "text: a lone surrogate, U+D800, at position 0"),
         (b'{"text": "a", "source": "\\ud800"}', 422, "source: a lone surrogate"),
-        (b'{"text": "a", "source": "fr"}', 400, "no model translates fr-any; there are en-es, de-fr"),
-        (b'{"text": "a"}', 400, "several models or languages translate any-any; there are en-es, de-fr"),
-        (b'{"text": "a", "model": "x"}', 400, "there is no model x; there are en-es, de-fr"),
+        (b'{"text": "a", "source": "fr"}', 400, "no model translates fr-any; available: en-es, de-fr"),
+        (b'{"text": "a"}', 400, "several models or language pairs match any-any; available: en-es, de-fr"),
+        (b'{"text": "a", "model": "x"}', 400, "there is no model x; available: en-es, de-fr"),
     ],
 )
 def test_what_a_request_gets_wrong_is_one_line(client, body, status, message):
@@ -93,7 +93,7 @@ def test_what_a_request_gets_wrong_is_one_line(client, body, status, message):
 def test_limits(engine):
     client = TestClient(create_application(engine, limits=Limits(max_text_length=10, max_body=100)))
     assert client.post("/v1/translations", json={"text": ["123456", "7890"], **PAIR}).status_code == 200
-    long_body = "the body is longer than the limit of 100 bytes; send less at a time"
+    long_body = "the body exceeds the limit of 100 bytes; send less at a time"
     for content, message in [
         ({"text": ["123456", "78901"]}, "the text has 11 characters, the limit is 10; send less at a time"),
         # A text without characters takes time too.

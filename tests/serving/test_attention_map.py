@@ -81,7 +81,7 @@ def test_tokens_are_text():
 
 def test_without_weights_the_reason_is_given():
     pair = AttendedPair(["a"], ["b"], None)
-    assert "CTranslate2, which keeps no attention weights" in map_html(pair, 0, 0)
+    assert "CTranslate2, which does not expose attention weights" in map_html(pair, 0, 0)
     assert alignment_html(pair, 0, 0) == ""
     assert "<li>a</li>" in tokens_html(pair)
 

@@ -102,7 +102,7 @@ def test_as_many_sentences_as_last_time_are_waited_for():
 
 def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied):
     first = occupied.submit(["a"] * 5, 1)
-    with pytest.raises(Busy, match="the queue is full: 5 sentences wait; try again later"):
+    with pytest.raises(Busy, match="the queue is full: 5 sentences are waiting; try again later"):
         occupied.submit(["b"] * 4, 1)
     assert occupied.num_waiting == 5
     assert first.cancel()
@@ -195,11 +195,11 @@ def test_when_the_thread_ends_by_an_error_nobody_waits_in_vain(occupied, monkeyp
     cancelled.cancel()
     occupied.go.release(100)
     for future in waiting:
-        with pytest.raises(Busy, match="the thread of this model has ended; restart the server"):
+        with pytest.raises(Busy, match="the thread of this model has died; restart the server"):
             future.result()
     occupied.close()
     for refused in (lambda: occupied.submit(["b"], 1), lambda: occupied.call(print)):
-        with pytest.raises(Busy, match="has ended"):
+        with pytest.raises(Busy, match="has died"):
             refused()
     assert occupied.is_idle and not occupied.is_alive and occupied.num_waiting == 0
     assert reported == [error]
@@ -215,7 +215,7 @@ def test_when_the_thread_ends_a_batch_that_was_taken_and_functions_are_refused(o
     sentence, function = occupied.submit(["a"], 1), occupied.call(print)
     occupied.go.release(100)
     for future in (sentence, function):
-        with pytest.raises(Busy, match="has ended"):
+        with pytest.raises(Busy, match="has died"):
             future.result()
     occupied.close()
     assert occupied.is_idle

@@ -121,10 +121,10 @@ def test_models_are_picked_by_name_or_languages():
     assert engine.choose(source="en") == engine.choose(target="de") == engine.choose(name="a") == (first, "en", "de")
     assert engine.choose("de", "fr") == engine.choose(target="fr", name="b") == (second, "de", "fr")
     for question, message in [
-        ({"source": "fr", "target": "en"}, "no model translates fr-en; there are en-de, de-en, de-fr"),
-        ({"source": "de"}, "several models or languages translate de-any"),
-        ({"source": "de", "target": "en", "name": "a"}, "no model translates de-en; there are en-de"),
-        ({"name": "c"}, "there is no model c; there are a, b"),
+        ({"source": "fr", "target": "en"}, "no model translates fr-en; available: en-de, de-en, de-fr"),
+        ({"source": "de"}, "several models or language pairs match de-any"),
+        ({"source": "de", "target": "en", "name": "a"}, "no model translates de-en; available: en-de"),
+        ({"name": "c"}, "there is no model c; available: a, b"),
     ]:
         with pytest.raises(UnknownModel, match=message):
             engine.choose(**question)
@@ -133,14 +133,14 @@ def test_models_are_picked_by_name_or_languages():
 def test_a_model_of_unknown_languages_answers_any_pair_when_alone():
     engine = Engine([Stub("a")])
     assert engine.choose("en", "de") == (engine.models["a"], "en", "de")
-    with pytest.raises(UnknownModel, match="no model translates en-de; there are fr-de, model a"):
+    with pytest.raises(UnknownModel, match="no model translates en-de; available: fr-de, model a"):
         Engine([Stub("a"), Stub("b", ("fr", "de"))]).choose("en", "de")
 
 
 @pytest.mark.parametrize(
     "models, message",
     [
-        ([], "there is no model"),
+        ([], "no models given"),
         ([Stub("a"), Stub("a")], "two models are called a"),
         ([Stub("a", ("en", "de")), Stub("b", ("en", "de"))], "a and b both translate en-de"),
     ],

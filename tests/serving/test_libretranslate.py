@@ -84,7 +84,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("file", "status", "message"),
         [
-            (("a.pdf", b""), 422, "file: the name 'a.pdf' has the ending of no document; there are text, html"),
+            (("a.pdf", b""), 422, "file: 'a.pdf' has no supported file extension; supported: text, html"),
             (("a.xlf", b"<xliff>"), 422, "file: a.xlf, line 1"),
             (("a.srt", b"\xff"), 422, "file: a.srt, line 1: byte 0xff is not UTF-8"),
         ],
@@ -93,7 +93,7 @@ class TestFiles:
         answer = client.post("/translate_file", data=PAIR, files={"file": file})
         assert answer.status_code == status and answer.json()["error"].startswith(message)
         answer = client.post("/translate_file", data={"file": "a", **PAIR})
-        assert answer.status_code == 422 and "one file is expected" in answer.json()["error"]
+        assert answer.status_code == 422 and "expected one file" in answer.json()["error"]
         answer = client.post("/translate", data=PAIR, files={"q": ("a.txt", b"no")})
         assert answer.status_code == 422 and answer.json()["error"].startswith("q: ")
 
@@ -102,10 +102,10 @@ class TestFiles:
     "body, status, message",
     [
         ({"q": "a"}, 422, "source: Field required"),
-        ({"q": "a", "source": "en", "target": "fr"}, 400, "no model translates en-fr; there are en-es, de-fr"),
+        ({"q": "a", "source": "en", "target": "fr"}, 400, "no model translates en-fr; available: en-es, de-fr"),
         ({"q": "a", "source": "auto", "target": "en"}, 400, "no model translates any-en"),
         ({"q": "a", **PAIR, "alternatives": -1}, 422, "alternatives: "),
-        ({"q": "a", **PAIR, "alternatives": 16}, 422, "alternatives: 17 translations are more than the limit of 16"),
+        ({"q": "a", **PAIR, "alternatives": 16}, 422, "alternatives: 17 translations exceed the limit of 16"),
         ({"q": "a", **PAIR, "format": "pdf"}, 422, "format: Input should be 'text' or 'html'"),
     ],
 )
@@ -160,7 +160,7 @@ class TestDetection:
         assert answer.status_code == 400 and "cannot detect languages" in answer.json()["error"]
         answer = several.post("/translate", json={"q": "a cat", "source": "auto", "target": "es"})
         assert answer.status_code == 400
-        assert answer.json()["error"] == "several models or languages translate any-es; there are en-es, de-es"
+        assert answer.json()["error"] == "several models or language pairs match any-es; available: en-es, de-es"
 
     def test_one_source_language(self, client):
         """It is not in doubt."""

@@ -79,7 +79,7 @@ def test_an_export_is_recognized(folder, tmp_path, serve):
     sampling = TranslationOptions(do_sample=True)
     with pytest.raises(InvalidRequest, match="CTranslate2 does not support `do_sample`=True"):
         asyncio.run(model.translate(["a cat"], sampling))
-    with pytest.raises(ValueError, match="is an export already; leave `quantization` out"):
+    with pytest.raises(ValueError, match="is already an export; leave `quantization` out"):
         serve(tmp_path / "export", quantization="int8")
     with pytest.raises(ValueError, match="translate with `backend=ctranslate2`"):
         serve(tmp_path / "export", backend="transformers")
@@ -126,9 +126,9 @@ def test_a_multilingual_model_translates_between_all_of_its_languages(tmp_path, 
         each.save_pretrained(tmp_path)
     engine = serve(tmp_path)
     served = engine.choose("en_XX", "es_XX").model
-    with pytest.raises(UnknownModel, match="no model translates en_XX-xx; there are .*, ..."):
+    with pytest.raises(UnknownModel, match="no model translates en_XX-xx; available: .*, ..."):
         engine.choose("en_XX", "xx")
-    with pytest.raises(UnknownModel, match="several models or languages translate any-es_XX"):
+    with pytest.raises(UnknownModel, match="several models or language pairs match any-es_XX"):
         engine.choose(target="es_XX")
 
     async def ask():

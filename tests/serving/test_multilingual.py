@@ -51,7 +51,7 @@ def test_any_pair_of_its_languages(engine, caplog):
         found = asyncio.run(model.translate(ENGLISH, OPTIONS, "es", "de"))
     assert found == expected("es", "de")
     for pair in (("en", "fr"), ("fr", "en"), ("en", "en"), (None, "fr")):
-        with pytest.raises(UnknownModel, match="no model translates .*; there are en-es, es-en, en-de"):
+        with pytest.raises(UnknownModel, match="no model translates .*; available: en-es, es-en, en-de"):
             engine.choose(*pair)
 
 

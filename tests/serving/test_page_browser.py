@@ -395,7 +395,7 @@ def test_a_model_without_attention_weights_says_why_there_is_no_map(open_page):
     page = open_page()
     choose(page, "Model", "exported")
     submit(page, SENTENCE)
-    sync_api.expect(page.get_by_text("CTranslate2, which keeps no attention weights")).to_be_visible()
+    sync_api.expect(page.get_by_text("CTranslate2, which does not expose attention weights")).to_be_visible()
     shows(page, translate(*translator(), [SENTENCE], num_beams=3)[0][0].text)
     sync_api.expect(page.get_by_role("list", name="Tokens of the text").locator("li")).to_have_count(5)
     assert page.locator(".vt-map").count() == 0 and not page.get_by_label("Layer", exact=True).is_visible()

@@ -71,7 +71,7 @@ def test_a_full_queue_answers_503_and_when_to_ask_again():
             wait_until(lambda: model.num_waiting == 1)
             refused = client.post("/v1/translations", json={"text": "a cat"})
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json() == {"error": "the queue is full: 1 sentences wait; try again later"}
+        assert refused.json() == {"error": "the queue is full: 1 sentences are waiting; try again later"}
         assert first.result().status_code == 200
 
 

@@ -76,7 +76,7 @@ def test_a_dry_run_writes_the_files(folder, tmp_path, capsys):
     words = ["publish", "--space", "--model", str(folder), "--repo_id", "me/page", "--dry_run"]
     main([*words, "--output_dir", str(output)])
     printed = capsys.readouterr().out
-    assert "app.py" in printed and f"nothing was uploaded to me/page (they are in {output})" in printed
+    assert "app.py" in printed and f"nothing was uploaded to me/page (files written to {output})" in printed
     assert {path.relative_to(output).as_posix() for path in output.rglob("*.*")} == set(space_files(folder))
     with pytest.raises(SystemExit):
         main([*words, "--output_dir", str(output)])
