@@ -1,4 +1,4 @@
-"""Fixtures of every test: no network, nothing written outside a temporary directory, one random seed."""
+"""Fixtures for all tests: no network, nothing written outside a temporary directory, a fixed random seed."""
 
 import atexit
 import gc
@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 
-# The Hugging Face libraries and matplotlib read these once, when they are imported.
+# The Hugging Face libraries and matplotlib read these once, on import.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _CACHE = tempfile.mkdtemp(prefix="hf-vanilla-transformer-tests-")
     atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
-    # Each of these, where the caller has set it, would win over HF_HOME.
+    # If set by the caller, each of these would override HF_HOME.
     for name in (
         "HF_DATASETS_CACHE",
         "HF_EVALUATE_CACHE",
@@ -39,22 +39,22 @@ from devices import TEST_DEVICE
 from modules import import_file
 from paths import SCRIPTS, SHARED
 
-# A job in the background of a shell ignores Ctrl-C, and so would the programs that tests start.
+# A background job of a shell ignores SIGINT, and so would the programs started by tests.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now out of garbage collection, which `Trainer` runs by hand whenever training starts.
+    """Exclude imported objects from garbage collection, which `Trainer` triggers at every start of training.
 
-    Looking at the objects of torch and transformers alone takes it from 0.2 s to 1 s.
+    Scanning the objects of torch and transformers alone takes 0.2 s to 1 s.
     """
     gc.collect()
     gc.freeze()
 
 
-# Folders whose tests make their models and inputs on `TEST_DEVICE`, and modules in them that are about the CPU.
+# Folders whose tests create models and inputs on `TEST_DEVICE`, and CPU-only modules in them.
 DEVICE_FOLDERS = ("model", "inference", "search")
 ABOUT_THE_CPU = {
     "model/test_from_pretrained.py": "weights that are moved between memory and disk",
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _default_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Before other fixtures of a module, which may make models."""
+    """Runs before other fixtures of a module, which may create models."""
     uses_device = TEST_DEVICE != "cpu" and request.path.parent.name in DEVICE_FOLDERS
     if uses_device:
         torch.set_default_device(TEST_DEVICE)
@@ -94,7 +94,7 @@ def _seed() -> None:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Models this small are slower on several threads, and much slower where other programs are running."""
+    """Use one thread: tiny models are slower on several, and much slower on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -103,7 +103,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """Limit the bytes of every file that is written meanwhile, which fails as a full disk does."""
+    """Limit the size of files written in a context; exceeding it fails like a full disk."""
 
     @contextmanager
     def limit(size: int) -> Iterator[None]:
@@ -130,7 +130,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def public_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Make a set that sacreBLEU downloads."""
+    """Create a test set that sacreBLEU downloads."""
     from public_tests import PublicSets
 
     return PublicSets(tmp_path, monkeypatch)
@@ -138,7 +138,7 @@ def public_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 
 @pytest.fixture
 def no_language_detector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Hide the library that detects languages."""
+    """Hide the language detection library."""
     from hf_vanilla_transformer.text.languages import _identifier
 
     for name in ("py3langid", "py3langid.langid"):
@@ -150,7 +150,7 @@ def no_language_detector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a stand-in for COMET be found."""
+    """Put a stand-in for the COMET program on the PATH."""
     from public_tests import install_comet
 
     folder = tmp_path / "bin"
@@ -161,7 +161,7 @@ def comet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def load_script() -> Callable[[str], ModuleType]:
-    """Import a program of scripts/ by its name, to call its functions in this process."""
+    """Import a program from scripts/ by name, to call its functions in this process."""
 
     def load(name: str) -> ModuleType:
         return import_file(SCRIPTS / f"{name}.py", f"{name}_script")
@@ -171,7 +171,7 @@ def load_script() -> Callable[[str], ModuleType]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora that may lie beside the checkout."""
+    """Folder of real corpora, if present next to the checkout."""
     folder = SHARED / "data"
     if not folder.is_dir():
         pytest.skip("needs the corpora of ../shared/data, which are not part of the repository")

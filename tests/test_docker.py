@@ -1,4 +1,4 @@
-"""The files of docker/, which cannot be built here: what they copy exists, and the commands that they run parse."""
+"""The files in docker/, without building them: copied files exist, and commands parse."""
 
 import json
 import re
@@ -17,7 +17,7 @@ COMPOSE = ROOT / "docker" / "compose.yaml"
 
 
 def instructions(name: str) -> list[str]:
-    """Return what follows each of the instructions of this name."""
+    """Return the arguments of each instruction with this name."""
     return re.findall(rf"^{name} (.+)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -70,7 +70,7 @@ def test_services_run_the_image_with_options_that_exist(name):
     service = services()[name]
     arguments = parsed([*entry_point(), *service["command"]])
     assert arguments.model == [service["volumes"][0].split(":")[-2]] == ["/model"]
-    # Reached from this machine only.
+    # Reachable only from this machine.
     assert service["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
     assert (COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]).resolve() == DOCKERFILE
     assert set(service["build"].get("args", {})) <= {line.partition("=")[0] for line in instructions("ARG")}

@@ -1,4 +1,4 @@
-"""Every command, every block of Python and every error of README and docs is as printed, long runs cut short."""
+"""Commands, Python blocks and errors in README and docs work as printed, with long runs cut short."""
 
 import contextlib
 import doctest
@@ -34,10 +34,10 @@ PAGES = {
     path.relative_to(DOCS if DOCS in path.parents else ROOT).with_suffix("").as_posix(): path
     for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("measurements/*.md")))
 }
-# Added to a command so that it ends in seconds.
+# Added to a command so that it finishes in seconds.
 SHORT_RUN = "--max_steps 2 --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
 NEW_MODEL = "--config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
-# For commands that hold out more pairs than there are here, known by a part of them.
+# Added to commands that hold out more pairs than exist here, identified by a substring.
 SHORT_SPLITS = "--validation_split_size 4 --test_split_size 4"
 HOLDING_OUT = ("--train_file spa.tsv", "recipes/wmt_sample.yaml", "--validation_split_size 1000")
 CUT_SHORT = {
@@ -55,19 +55,19 @@ CUT_SHORT = {
 # Programs that pass options to `train`.
 TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
 TEXT_FILES = ("train", "half", "rest", "more", "wmt", "val", "test", "test_2016_flickr")
-# Programs whose commands need nothing of what other commands leave; a test each, to run side by side.
+# Programs that do not depend on other commands; one test each, to run in parallel.
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
     "scripts/imdb_bert_baseline.py", "scripts/marian_baseline.py",
 )  # fmt: skip  # a row of names
 LAUNCHERS = ("accelerate", "torchrun")
-# Programs that run beside a server, and what starts one.
+# Clients of a server, and what starts a server.
 CLIENTS = ("curl", "client.py", "requests_client.py")
 SERVERS = ("serve", "scripts/serve_ray.py")
 
 
 class Block(NamedTuple):
-    """A block of code of a page."""
+    """A code block of a page."""
 
     page: str
     language: str
@@ -89,21 +89,21 @@ def code_of(language: str, page: str | None = None) -> list[str]:
 
 
 def commands(page: str | None = None) -> list[list[str]]:
-    """Commands of a page, or all of them, each once."""
+    """Return the distinct commands of a page, or of all pages."""
     lines = [line for code in code_of("sh", page) for line in code.splitlines() if line.strip()]
     return [shlex.split(line) for line in dict.fromkeys(lines)]
 
 
-# The command whose model all pages use.
+# The command that trains the model used by all pages.
 (FIRST_TRAINING,) = (each for each in commands("README") if each[-2:] == ["--output_dir", "my-model"])
 
 
 def shortened(words: list[str]) -> list[str]:
-    """A command that ends in seconds."""
+    """Return the command changed to finish in seconds."""
     splits = SHORT_SPLITS.split() if any(each in shlex.join(words) for each in HOLDING_OUT) else []
     if words[0] == "python":
         words = ["0.001" if before == "--minutes" else word for before, word in pairwise(["", *words])]
-        # The variants of a recipe replace the options that cut it short.
+        # Variants of a recipe override the options that cut it short.
         words = [re.sub(r"\bmax_steps=\d+", "max_steps=2", word) for word in words]
         script = Path(words[1]).name
         return [*words, *CUT_SHORT.get(script, "").split(), *(splits if script in TRAINING_SCRIPTS else ())]
@@ -122,7 +122,7 @@ def run(command: list[str], folder: Path, **options) -> None:
 
 
 def run_here(command: list[str]) -> None:
-    """Run a program in this process, as Python would; it saves the seconds of its imports."""
+    """Run a program in this process, which saves seconds of imports."""
     words = shortened(command)
     program = words[1:] if words[0] == "python" else words
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
@@ -138,7 +138,7 @@ def run_here(command: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as the pages assume it: the scripts, and texts and models by the names that they use."""
+    """A folder as assumed by the pages: scripts, and texts and models under the names used there."""
     path = tmp_path_factory.mktemp("docs")
     (path / "scripts").symlink_to(ROOT / "scripts")
     for name in TEXT_FILES:
@@ -161,7 +161,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def save_source_models(path: Path) -> None:
-    """Save what the pages convert, under a name of the Hub and as a tutorial's file, and a multilingual model."""
+    """Save the models the pages convert, under a Hub name and as a tutorial's file, and a multilingual model."""
     for kind, name in (("marian", "Helsinki-NLP/opus-mt-en-de"), ("multilingual", "my-multilingual")):
         for each in build(kind):
             each.save_pretrained(path / name)
@@ -173,7 +173,7 @@ def save_source_models(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(corpus: Path) -> Path:
-    """The model that the README trains."""
+    """The model trained in the README."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(corpus)
         run_here(FIRST_TRAINING)
@@ -182,14 +182,14 @@ def trained(corpus: Path) -> Path:
 
 @pytest.fixture
 def folder(corpus: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of its own for each page, with the trained model."""
+    """A separate copy for each page, with the trained model."""
     shutil.copytree(corpus, tmp_path / "copy", symlinks=True)
     monkeypatch.chdir(tmp_path / "copy")
     return tmp_path / "copy"
 
 
 def write_files(page: str, folder: Path, port: int = 8000) -> None:
-    """Write the files that a page shows, with the port of a server."""
+    """Write the files shown on a page, with the port of a server."""
     for block in BLOCKS:
         if block.page == page and block.title:
             code = block.code.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
@@ -217,7 +217,7 @@ def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
         if command[0] in ("make", *LAUNCHERS) or command[1] in INDEPENDENT or concerns_server(command):
             continue
         if command == FIRST_TRAINING or "trackio" in command:
-            # The fixture has run the first; another test runs the second.
+            # The fixture runs the former; another test the latter.
             continue
         run_here(command)
 
@@ -225,7 +225,7 @@ def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [each for each in commands() if "trackio" in each], ids=shlex.join)
 def test_commands_with_a_folder_below_home(command: list[str], folder: Path):
-    """In a process of its own: Trackio looks for its folder once, and not in that of the user."""
+    """In a separate process with its own home: Trackio looks up its folder once."""
     run([sys.executable, "-m", "hf_vanilla_transformer", *shortened(command)[1:]], folder, env=own_home(folder))
 
 
@@ -235,7 +235,7 @@ def own_home(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", marked(page for page in PAGES if code_of("python", page)))
 def test_python_of_a_page_runs(page: str, folder: Path):
-    """In a process where nothing is registered before; each block by itself."""
+    """In a fresh process, where nothing is registered yet; blocks share no names."""
     blocks = [block.code for block in BLOCKS if (block.page, block.language) == (page, "python") and not block.title]
     run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks)], folder)
 
@@ -256,7 +256,7 @@ def test_commands_that_stand_alone(command: list[str], corpus: Path, monkeypatch
 @pytest.mark.parametrize("page", [page for page in PAGES if any(each[0] in LAUNCHERS for each in commands(page))])
 def test_commands_of_several_processes(page: str, folder: Path):
     write_files(page, folder)
-    # Commands of several machines run at the same time, here on one.
+    # Commands for several machines run concurrently, here on one.
     groups: dict[str, list[list[str]]] = {}
     for command in commands(page):
         if command[0] in LAUNCHERS:
@@ -280,7 +280,7 @@ def concerns_server(command: list[str]) -> bool:
 
 
 def served(page: str) -> list[list[list[str]]]:
-    """Commands of a page about servers: each starts with that of a server, and its clients follow."""
+    """Return the server commands of a page, each followed by the commands of its clients."""
     lines = [shlex.split(line) for code in code_of("sh", page) for line in code.splitlines() if line.strip()]
     groups: list[list[list[str]]] = []
     for command in filter(concerns_server, lines):
@@ -297,12 +297,12 @@ def served(page: str) -> list[list[list[str]]]:
     ids=[f"{page}-{shlex.join(group[0])}" for page in PAGES for group in served(page)],
 )
 def test_servers_answer_their_clients(page: str, group: list[list[str]], folder: Path):
-    """A server is started, asked everything that follows, and ended by SIGTERM."""
+    """Start a server, run the client commands, and stop it with SIGTERM."""
     (_, *words), *clients = group
     program = [sys.executable, *(() if group[0][0] == "python" else ("-m", "hf_vanilla_transformer"))]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    # Paths of Ray's sockets have at most 107 characters.
+    # Ray's socket paths may have at most 107 characters.
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as short:
         environment = {**own_home(folder), "RAY_TMPDIR": short, "RAY_AUTH_MODE": "disabled"}
         shutil.copytree("my-model", "my-reverse-model")
@@ -315,13 +315,13 @@ def test_servers_answer_their_clients(page: str, group: list[list[str]], folder:
 
 
 def launched(command: list[str]) -> list[str]:
-    """A command of several processes on this machine."""
+    """Return the command to launch several processes on this machine."""
     modules = {"accelerate": ["accelerate.commands.accelerate_cli"], "torchrun": ["torch.distributed.run"]}
     words = ["127.0.0.1" if word == "10.0.0.1" else word for word in shortened(command)[1:]]
     return [sys.executable, "-m", *modules[command[0]], *words]
 
 
-# What no test runs: the first word of a line, and why.
+# Commands that no test runs, by first word, and why.
 NOT_RUN = {"docker": "there is no Docker to test with; tests/test_docker.py checks its files"}
 
 
@@ -350,7 +350,7 @@ def test_make_demo_runs(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """From text to a served model, in a kernel of its own; it is kept without outputs."""
+    """From text to a served model, in its own kernel; the notebook is stored without outputs."""
     nbclient = pytest.importorskip("nbclient", reason="the extra `dev` installs it")
     nbformat = pytest.importorskip("nbformat", reason="it comes with nbclient")
     notebook = nbformat.read(ROOT / "docs" / "quickstart.ipynb", as_version=4)
@@ -360,7 +360,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv(name, value)
     resources = {"metadata": {"path": str(tmp_path)}}
     with warnings.catch_warnings():
-        # Jupyter's own, of its event loop and of a connection without encryption.
+        # Jupyter warns about its event loop and an unencrypted connection.
         warnings.simplefilter("default")
         nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
@@ -402,7 +402,7 @@ def test_errors_in_python_are_as_quoted(code: str):
 
 @pytest.fixture(scope="module")
 def hooks():
-    """What mkdocs does beyond its plugins."""
+    """The hooks module of mkdocs."""
     pytest.importorskip("mkdocs", reason="the site is built by the extra `docs`")
     spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
     module = importlib.util.module_from_spec(spec)
@@ -437,7 +437,7 @@ def test_the_readme_is_for_the_first_five_minutes():
 
 
 def test_options_of_other_toolkits_have_options_of_ours():
-    """The right columns of the tables name options and fields that there are."""
+    """The right-hand columns of the tables name existing options and fields."""
     from hf_vanilla_transformer import VanillaTransformerConfig
 
     options = {word for name in COMMANDS for word in re.findall(r"--\w+", help_of(name))}

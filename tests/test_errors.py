@@ -107,7 +107,7 @@ def tokenize(tokenizer, sources, targets):
 
 
 class TestUnknownWords:
-    """Of a tokenizer without an unknown token, which the tokenizers library reports as a bare Exception."""
+    """Without an unknown token, the tokenizers library raises a bare Exception."""
 
     @pytest.fixture
     def closed(self):

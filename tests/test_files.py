@@ -116,7 +116,7 @@ def test_one_of_several_inputs_and_standard_input(kept, monkeypatch):
 
 
 def test_standard_output_that_goes_on_to_the_input(kept, monkeypatch):
-    """As after `>> k`, where each line written would be one more to translate."""
+    """As with `>> k`, where each line written would be read as another line to translate."""
     for output in ("-", "/dev/stdout"):
         with Path("hard").open("a") as file, monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", file)
@@ -140,7 +140,7 @@ def test_devices_may_be_both(device):
 
 @pytest.mark.parametrize("path", ["-", "/dev/stdout"])
 def test_what_follows_in_a_file_is_kept(path, tmp_path, monkeypatch):
-    """As after `>> file`."""
+    """As with `>> file`."""
     with (tmp_path / "log").open("a") as log:
         log.write("first ")
         log.flush()
@@ -207,7 +207,7 @@ class TestUpdate:
         assert not (folder / SCRATCH).exists()
 
     def test_killed_in_between(self, folder, monkeypatch):
-        """At every moment there are the old files, the new ones, or no configuration."""
+        """At any moment, either all files are old, all are new, or the configuration is missing."""
         replace, seen = Path.replace, []
 
         def look(source, target):

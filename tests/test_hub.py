@@ -1,4 +1,4 @@
-"""Publishing on a Hub of the tests' own: what is uploaded, what is replaced, and what is refused."""
+"""Publishing on a local stand-in for the Hub: uploads, replaced files, refusals."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ CODE = {path.name for path in code_files()}
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder as training leaves it."""
+    """A folder as written by training."""
     folder = tmp_path / "model"
     for part in build("pair"):
         part.save_pretrained(folder)
@@ -74,13 +74,13 @@ def test_shards_and_variants_go_along(folder):
     assert sum(name.startswith("model-0") for name in names) > 1
 
 
-# How huggingface_hub hands large files to its HTTP client; no matter of ours.
+# How huggingface_hub passes large files to its HTTP client; not our code.
 IN_PROCESS = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """A Hub that this very process publishes on."""
+    """A stand-in for the Hub, used by this process."""
     with hub_of_this_process(monkeypatch, tmp_path) as hub:
         yield hub
 
@@ -162,7 +162,7 @@ def test_a_push_is_one_commit_that_can_be_repeated(hub, folder):
     assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
     assert json.loads(files["config.json"])["auto_map"]["AutoModel"].startswith("modeling_vanilla_transformer.")
     assert "AutoTokenizer" in json.loads(files["tokenizer_config.json"])["auto_map"]
-    # The folder itself is left alone.
+    # The folder itself is unchanged.
     assert "auto_map" not in (folder / "config.json").read_text() and not list(folder.glob("*.py"))
     upload(files_to_share(folder), "tester/model", revision="draft", commit_message="More")
     assert set(repository.branches) == {"main", "draft"} and len(hub.repositories) == 1

@@ -1,4 +1,4 @@
-"""Which changes of the library `make mutation` leaves out, and which tests a mutant meets."""
+"""`make mutation`: mutations it skips, and the tests run against a mutant."""
 
 import ast
 
@@ -41,7 +41,7 @@ def test_annotations_and_words_for_a_person_are_left_out(mutation):
     "line, expected",
     [
         (1, (range(1, 2), False)),
-        # The default of an argument is executed by the import, the head of a compound statement by whoever gets there.
+        # Importing executes argument defaults; only a test that gets there executes a compound statement's head.
         (4, (range(4, 5), False)),
         (5, (range(5, 6), True)),
         (10, (range(8, 12), True)),

@@ -1,4 +1,4 @@
-"""The plain model alone: without the folder that makes it fast."""
+"""The plain model alone, without the package `fast`."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Presets: the sizes of Table 3, and unknown names."""
+"""Presets: parameter counts of Table 3, and unknown names."""
 
 import pytest
 import torch

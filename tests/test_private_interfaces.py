@@ -1,6 +1,6 @@
-"""Private interfaces of other libraries that the package leans on.
+"""Private interfaces of other libraries that the package depends on.
 
-A new release that drops or changes one fails here, by its name, before it fails somewhere deep inside.
+A new release that drops or changes one fails here by name, rather than somewhere deep inside.
 """
 
 import ast
@@ -24,7 +24,7 @@ from tiny import tiny_model
 PACKAGE = "hf_vanilla_transformer"
 LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "datasets", "tokenizers")
 
-# Functions and methods, called or overridden, with the parameters that are passed by position or name.
+# Functions and methods called or overridden, with the parameters passed by position or name.
 CALLABLES = {
     # The model
     "torch._C._autograd._saved_tensors_hooks_is_enabled": "",
@@ -156,7 +156,7 @@ VALUES = (
 
 
 def resolve(dotted: str) -> object:
-    """Import the longest module of a dotted name and take the rest by attributes."""
+    """Import the longest module in a dotted name and resolve the rest as attributes."""
     names = dotted.split(".")
     for end in range(len(names), 0, -1):
         try:
@@ -169,15 +169,15 @@ def resolve(dotted: str) -> object:
 
 def parameters(function: object) -> list[str]:
     if inspect.isbuiltin(function):
-        # PyTorch's own have no signature, but the schema of an operator.
+        # PyTorch's builtins have no signature, but an operator schema.
         function = getattr(torch.ops.aten, function.__name__)
     if isinstance(function, torch._ops.OpOverloadPacket):
-        # Overloads, the first of which has all that is passed.
+        # The first overload has all parameters passed.
         return [argument.name for argument in getattr(function, function.overloads()[0])._schema.arguments]
     return list(inspect.signature(function).parameters)
 
 
-# Importing the exporters of transformers 5.17 compiles something by torch.jit.
+# Importing the exporters of transformers 5.17 calls torch.jit.script.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("name", CALLABLES)
 def test_a_function_takes_what_it_is_given(name):
@@ -212,7 +212,7 @@ def test_attributes_of_instances():
     assert options._pad_token_tensor == 0 and options._eos_token_tensor == 2
 
 
-# Listed above, or set by `register_pipeline` and by nothing that could be looked up before.
+# Listed above, checked on instances, or set by `register_pipeline`.
 KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
     *("_C", "_autograd", "_registered_impl", "_auto_class", "_attn_implementation"),
     *("_actions", "_add_action", "_option_string_actions"),
@@ -259,7 +259,7 @@ def test_no_private_override_is_missing_from_the_list():
             continue
         for cls in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(cls) and cls.__module__ == info.name:
-                # Enumerations and protocols get theirs from the standard library.
+                # Private names of enums and protocols come from the standard library.
                 foreign = [base for base in cls.__mro__ if not base.__module__.startswith((PACKAGE, "enum", "typing"))]
                 overrides |= {
                     name

@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md is written from what the reliability tests record."""
+"""The table in docs/reliability.md is generated from records of the reliability tests."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def test_translations_of_100_sentences_agree(tmp_path):
     sources, references = (corpus["test"][side][:] for side in ("source", "target"))
     translations = {name: [rows[0].text for rows in translate(*loaded, sources)] for name, loaded in models.items()}
     original = translations["original"]
-    # A model with one answer for every sentence would prove nothing.
+    # A model with the same output for every sentence would prove nothing.
     assert len(set(original)) > 90
     assert sum(text == reference for text, reference in zip(original, references, strict=True)) >= 20
     for name, texts in translations.items():

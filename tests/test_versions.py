@@ -1,4 +1,4 @@
-"""The supported releases are the same wherever they are named, and have an upper bound."""
+"""Supported releases are the same wherever they are listed, and have an upper bound."""
 
 import re
 import tomllib

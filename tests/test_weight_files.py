@@ -80,7 +80,7 @@ def test_an_index_that_transformers_cannot_read_or_that_names_too_much(index):
 
 
 def test_a_pickle_with_a_compressed_member(tmp_path):
-    """Two gigabytes of zeros in two megabytes; here a few of them."""
+    """Two gigabytes of zeros compress to two megabytes; here fewer."""
     torch.save({"a": torch.zeros(1_000_000)}, tmp_path / "whole.pt")
     with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "a.pt", "w") as zipped:
         for member in whole.infolist():

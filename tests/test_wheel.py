@@ -22,7 +22,7 @@ SIDES = {"en": "one two three four", "de": "eins zwei drei vier"}
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy so that nothing is left in the checkout."""
+    """The wheel, built from a copy to keep the checkout clean."""
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(ROOT / PACKAGE, source / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -54,7 +54,7 @@ class Environment:
         venv.create(folder / "venv", with_pip=False)
         self.folder = folder
         self.bin = folder / "venv" / "bin"
-        # A path in a .pth file is searched, but .pth files in it, such as that of an editable install, are not read.
+        # A path in a .pth file is searched, but .pth files in it, as of an editable install, are not read.
         paths = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
         packages = Path(sysconfig.get_path("purelib", vars=paths))
         (packages / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -63,7 +63,7 @@ class Environment:
         subprocess.run([*pip, *options, str(wheel)], check=True)
 
     def run(self, program: str, *words: str) -> str:
-        """Run a program of the environment and return what it printed."""
+        """Run a program of the environment and return its output."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         done = subprocess.run(
             [str(self.bin / program), *words], cwd=self.folder, capture_output=True, text=True, env=environment
@@ -72,7 +72,7 @@ class Environment:
         return done.stdout
 
     def command(self, line: str) -> str:
-        """Run a command of `vanilla-transformer`."""
+        """Run a `vanilla-transformer` command line."""
         return self.run("vanilla-transformer", *line.split())
 
 

@@ -1,4 +1,4 @@
-"""Commands that are refused, and files of pairs."""
+"""Fixtures: commands that fail, and files of pairs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from translators import ENGLISH, SPANISH
 
 @pytest.fixture
 def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must end with status 2 and one line on standard error; return that line."""
+    """Run a command that must exit with status 2 and one line on standard error; return that line."""
 
     def run(*words: object) -> str:
         with pytest.raises(SystemExit) as stop:
@@ -26,7 +26,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Write files of sentences and their translations, and return the options that name them."""
+    """Write files of sentences and translations, and return the options that name them."""
     paths = []
     for name, lines in (("source", ENGLISH), ("target", SPANISH)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`vanilla-transformer average`: the mean of weights, what it copies, and what it refuses."""
+"""`vanilla-transformer average`: averaged weights, copied files, refusals."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ STEPS = (20, 100, 90)
 
 @pytest.fixture
 def run_dir(tmp_path):
-    """A run with three checkpoints, not saved in the order of their steps, that differ in weights and settings."""
+    """A run with three checkpoints, saved out of order, that differ in weights and settings."""
     folder = tmp_path / "run"
     pair = [train_tokenizer([text], algorithm="word") for text in ("a cat", "eine Katze schläft")]
     tokenizer = VanillaTransformerTokenizer.from_pair(*pair)

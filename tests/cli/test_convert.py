@@ -32,7 +32,7 @@ def test_converts(checkpoint, tmp_path, capsys):
 
 
 def test_options_may_be_given_piece_by_piece(checkpoint, refusal, capsys):
-    """As when the arguments that a message lists are appended to the command."""
+    """As when arguments suggested by a message are appended to the command."""
     arguments = ["convert", "--source", str(checkpoint), "--dry_run", "--config", "norm_position=pre"]
     main([*arguments, "--config", "encoder_attention_heads=2"])
     assert "config: norm_position='pre'" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`vanilla-transformer distill`; what distillation itself does is tested in tests/training."""
+"""`vanilla-transformer distill`; distillation itself is tested in tests/training."""
 
 import json
 from unittest.mock import Mock
@@ -31,7 +31,7 @@ def words(tmp_path, teacher):
 
 @pytest.fixture
 def given(monkeypatch):
-    """What the command passes on, instead of distilling."""
+    """Mock of `distill` that records the arguments."""
     seen = Mock()
     monkeypatch.setattr(distillation, "distill", seen)
     return seen

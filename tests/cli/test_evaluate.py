@@ -45,7 +45,7 @@ def test_scores_and_signatures(tmp_path, capsys, references, name):
     for row, (key, title) in zip(rows, names.items(), strict=True):
         assert row.split() == [*title.split(), f"{scores[key]:.2f}", scores[f"{key}_signature"]]
     assert exact_match.split() == "exact match 33.33 % of 3 segments".split()
-    # Flush columns.
+    # Columns are aligned.
     assert len({row.index("nrefs") for row in rows} | {exact_match.index("%")}) == 1
 
 

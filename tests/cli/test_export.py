@@ -1,4 +1,4 @@
-"""vanilla-transformer export, and the commands that use what it writes."""
+"""`vanilla-transformer export`, and the commands that use its output."""
 
 import pytest
 

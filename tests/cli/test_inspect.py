@@ -1,4 +1,4 @@
-"""The command inspect: what is odd about text, with the lines that show it."""
+"""`vanilla-transformer inspect`: problems found, with example lines."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""Interrupted translations: what is kept, what is resumed, what is refused."""
+"""Interrupted translations: kept lines, resuming, refusals."""
 
 import os
 from itertools import islice
@@ -27,7 +27,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def command(tmp_path, model, monkeypatch):
-    """A command with an input whose seventh line cannot be read."""
+    """A command whose input has an unreadable seventh line."""
     monkeypatch.chdir(tmp_path)
     write_input([*LINES[:6], b"\xff", *LINES[7:]])
     return f"translate --model {model} --input in --output out --chunk_size 2 --device=cpu".split()
@@ -53,7 +53,7 @@ def names():
 
 
 def parts():
-    """The files of finished chunks, in order."""
+    """Return the files of finished chunks, in order."""
     return sorted(Path("out.partial").glob("*.lines"), key=lambda path: int(path.name.partition("-")[0]))
 
 
@@ -72,7 +72,7 @@ def test_finished_lines_are_kept_and_resumed(command, expected, refusal, capsys)
     assert "out.partial holds the finished lines of an interrupted run; continue with --resume, or delete" in refusal(
         *command
     )
-    # The batch size changes no translation, and the message of memory that runs out asks to lower it.
+    # Batch size changes no translation, and the out-of-memory message says to lower it.
     main([*command, "--resume", "--max_tokens", "20"])
     assert capsys.readouterr().err.endswith("resuming after 6 finished lines\n")
     assert Path("out").read_bytes() == expected and names() == ["in", "out"]
@@ -101,7 +101,7 @@ def test_files_of_others_are_kept(command, expected, refusal):
 
 @pytest.mark.parametrize(("number", "said"), [(2, 4), (0, 0)])
 def test_a_chunk_that_was_cut_is_done_again(command, expected, refusal, number, said, capsys):
-    """As after a loss of power."""
+    """As after a power failure."""
     refusal(*command)
     write_input(LINES)
     os.truncate(parts()[number], parts()[number].stat().st_size - 1)
@@ -194,7 +194,7 @@ class TestShares:
         return Share(chunk_size)
 
     def write(self, folder, share, lines, resume=False, until=None):
-        """Write the share of a process, or only its first lines; returns what it wrote."""
+        """Write the share of a process, or only its first lines, and return them."""
         written = []
         with line_output(str(folder / "out"), iter(lines), {}, share, resume) as output:
             for line in output.sources:
@@ -209,7 +209,7 @@ class TestShares:
     )
     def test_dealt_out_and_put_together(self, monkeypatch, tmp_path, size, chunk_size, num_lines):
         lines = [f"{number}" for number in range(num_lines)]
-        # The first waits for the others.
+        # Rank 0 waits for the others, so it comes last.
         for rank in reversed(range(size)):
             mine = self.write(tmp_path, self.share(monkeypatch, rank, size, chunk_size), lines)
             assert mine == [line for line in lines if int(line) // chunk_size % size == rank]

@@ -121,7 +121,7 @@ def test_ctrl_c_while_importing_ends_quietly(command, tmp_path):
 @pytest.mark.parametrize("variable", ROUTINES_VARIABLES)
 def test_a_number_of_kept_routines_that_is_given_stays(monkeypatch, variable, given, kept):
     for each in ROUTINES_VARIABLES:
-        # Set first, so that it is unset again after the test.
+        # Set it first, so that monkeypatch restores it after deletion.
         monkeypatch.setenv(each, given or "")
         if given is None:
             monkeypatch.delenv(each)
@@ -130,7 +130,7 @@ def test_a_number_of_kept_routines_that_is_given_stays(monkeypatch, variable, gi
 
 
 def test_a_server_that_ray_starts_keeps_few_routines(monkeypatch):
-    """Replicas load the application without the command; here the models are missing."""
+    """Replicas load the application without the command; here loading fails afterwards, on the missing model."""
     for variable in ROUTINES_VARIABLES:
         monkeypatch.setenv(variable, "")
         monkeypatch.delenv(variable)

@@ -1,4 +1,4 @@
-"""`--source_lang` and `--target_lang` of the commands that translate, score and align."""
+"""`--source_lang` and `--target_lang` in translate, score and align."""
 
 import json
 

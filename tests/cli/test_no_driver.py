@@ -1,4 +1,4 @@
-"""Every command with a torch that was built for CUDA, as the default one on Linux is, and no driver."""
+"""Every command with a CUDA build of torch, the default on Linux, and no driver."""
 
 import shutil
 from unittest.mock import Mock
@@ -35,7 +35,7 @@ WORDS = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with models, text and training pairs, in which commands run."""
+    """Working directory with models, text and training pairs."""
     monkeypatch.chdir(tmp_path)
     model = tiny_model(max_position_embeddings=128)
     for part in (model, SHARED):
@@ -51,7 +51,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_driver(monkeypatch):
-    """torch names the accelerator that it was built for, which is not there."""
+    """Make torch report the accelerator it was built for, but as unavailable."""
 
     def current_accelerator(check_available=False):
         return None if check_available else torch.device("cuda")

@@ -1,4 +1,4 @@
-"""The programs of scripts/: mistakes on the command line, missing packages, Ctrl-C."""
+"""The programs in scripts/: invalid options, missing packages, Ctrl-C."""
 
 import io
 import os
@@ -11,8 +11,8 @@ import pytest
 from hf_vanilla_transformer.cli.main import main
 from paths import ROOT, SCRIPTS
 
-# Imports nothing but Python's own modules, so that it starts where packages are still to be installed;
-# tests/scripts/test_gpu_report.py
+# Imports only the standard library, so that it runs before packages are installed; see
+# tests/scripts/test_gpu_report.py.
 STANDALONE = {"gpu_report"}
 NAMES = sorted({path.stem for path in SCRIPTS.glob("[a-z]*.py")} - STANDALONE)
 EVERY_PROGRAM = pytest.mark.parametrize("name", NAMES)
@@ -26,9 +26,9 @@ COMMANDS = {
     "train_translation": "train",
     "translate": "translate",
 }
-# Programs that import nothing of other packages: they only run commands, each in its own process.
+# Programs that import no other packages: they only run commands in subprocesses.
 RUNNERS = {"compare_recipes"}
-# An option of each, misspelt.
+# A misspelled option of each, and the suggestion.
 MISSPELT = {
     "average_checkpoints": ("--chekpoints", "--checkpoints"),
     "benchmark": ("--ouput_dir", "--output_dir"),
@@ -51,7 +51,7 @@ MISSPELT = {
 
 @pytest.fixture
 def fail(load_script, monkeypatch, capsys):
-    """Run a program with arguments that it refuses, and return its one line."""
+    """Run a program with invalid arguments and return its one line of error."""
 
     def run(name, *words):
         script = load_script(name)
@@ -94,7 +94,7 @@ def test_it_runs_the_command(name, command, load_script, capsys):
     assert printed.startswith(f"usage: {name}.py ") and f"    vanilla-transformer {command} --" in printed
 
 
-# Outputs, in every program that writes a file
+# Output files of every program that writes one
 
 OTHER_NAMES = pytest.mark.parametrize("other", ["k", "./folder/../k", "symbolic", "hard", "absolute"])
 TRANSLATORS = pytest.mark.parametrize("name", ["translate", "onnx_translate"])
@@ -120,7 +120,7 @@ def test_an_output_that_the_model_is_loaded_from_is_refused(name, file, kept, fa
     assert f"--output model/{file} is the input model/{file} and would replace it" in fail(
         name, *words, f"model/{file}"
     )
-    # Any other file there is the user's.
+    # Other files in the model's folder may be replaced.
     assert "would replace it" not in fail(name, *words, "model/translations.txt")
     assert kept.joinpath("model", file).read_text() == "from before"
 
@@ -157,7 +157,7 @@ def test_a_folder_that_is_not_there_is_named(name, kept, fail):
     assert f"--output nodir/x: there is no folder {kept / 'nodir'}; create it first" in message
 
 
-# In a process of its own
+# In a separate process
 
 
 def run(name, *options, **environment):
@@ -169,7 +169,7 @@ def run(name, *options, **environment):
 
 @EVERY_PROGRAM
 def test_outside_the_environment(name):
-    """-S leaves site-packages out, -E PYTHONPATH."""
+    """-S excludes site-packages, -E ignores PYTHONPATH."""
     done = run(name, "-S", "-E")
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
     assert f"{name}.py: error: {sys.executable} has no package " in done.stderr
@@ -185,7 +185,7 @@ def test_without_a_package_of_its_own(name):
 
 @EVERY_PROGRAM
 def test_ctrl_c_while_importing_ends_quietly(name, tmp_path):
-    """Commands import these packages only later; see test_main.py."""
+    """Commands import these packages later; see test_main.py."""
     packages = (
         "torch",
         "transformers",

@@ -1,4 +1,4 @@
-"""Interactive `vanilla-transformer translate`, on a pseudo terminal."""
+"""Interactive `vanilla-transformer translate` on a pseudo-terminal."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from hf_vanilla_transformer.cli import prompt
 from hf_vanilla_transformer.cli.options import Terminated
 from translators import save_translator
 
-# No answer takes so long, unless the program waits for ever.
+# Timeout in seconds, far beyond any answer.
 PATIENCE = 300
 
 
 class Terminal:
-    """A program whose standard input, error and, unless it is piped, output are a pseudo terminal."""
+    """A program with a pseudo-terminal as standard input, error and, unless piped, output."""
 
     def __init__(self, *words, pipe=False):
         self.control, terminal = pty.openpty()
@@ -35,7 +35,7 @@ class Terminal:
         self.shown = ""
 
     def read_until(self, text):
-        """Return what is shown up to this text."""
+        """Return the output up to this text."""
         end = time.monotonic() + PATIENCE
         while text not in self.shown:
             assert select.select([self.control], [], [], end - time.monotonic())[0], self.shown
@@ -51,9 +51,9 @@ class Terminal:
         os.write(self.control, text.encode())
 
     def interrupt(self):
-        """Do what a terminal does at Ctrl-C.
+        """Send SIGINT, like Ctrl-C on a terminal, until there is output.
 
-        Again if nothing happens: readline misses a signal that comes just before it waits for a key.
+        readline misses a signal that arrives just before it waits for a key.
         """
         self.process.send_signal(signal.SIGINT)
         while not select.select([self.control], [], [], 5)[0]:
@@ -74,7 +74,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def start():
-    """Start a `Terminal`, whose program does not outlive the test."""
+    """Start `Terminal` programs, killed after the test."""
     started = []
 
     def start(*words, **options):
@@ -99,7 +99,7 @@ def test_sentences_are_answered_until_the_end(folder, tmp_path, start):
     assert len(listed) == 3 and all(listed)
     scores = [float(found[1]) for found in listed]
     assert scores == sorted(scores, reverse=True)
-    # A blank line, and one that is given up.
+    # A blank line, then one canceled with Ctrl-C.
     terminal.type("   \n")
     assert terminal.read_until("> ").strip() == ""
     terminal.type("the stre")

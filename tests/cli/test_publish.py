@@ -1,4 +1,4 @@
-"""vanilla-transformer publish: what it lists, and one line for what it refuses."""
+"""`vanilla-transformer publish`: the list of files, and one-line refusals."""
 
 import os
 import subprocess

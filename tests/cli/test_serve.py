@@ -23,18 +23,18 @@ def folder(tmp_path_factory):
 
 
 def running(url):
-    """Return how many requests are not answered yet."""
+    """Return the number of requests in progress."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         figures = answer.read().decode()
     return float(next(line.split()[1] for line in figures.splitlines() if RUNNING.match(line)))
 
 
-# Decoded for as long as the tests of signals take; the tiny model never ends a sentence.
+# Takes longer than the signal tests; the tiny model never ends a sentence.
 LONG = {"text": ["a red house", "no"], "max_new_tokens": 1024}
 
 
 def ask_meanwhile(url):
-    """Send a request that takes a while; return the thread that waits for the answer, and a list that gets it."""
+    """Send a slow request; return the thread waiting for the answer, and the list that will hold it."""
     answers = []
 
     def wait():

@@ -1,4 +1,4 @@
-"""`vanilla-transformer train`; what training itself does is tested in tests/training."""
+"""`vanilla-transformer train`; training itself is tested in tests/training."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ from processes import surroundings
 
 
 def read_trackio(folder):
-    """Values by their names, and the file that holds them."""
+    """Return logged values by name, and the database file."""
     file = folder / "home" / "trackio" / "tests.db"
     with closing(sqlite3.connect(file)) as database:
         rows = database.execute("SELECT metrics FROM metrics WHERE run_name = 'tiny' ORDER BY step").fetchall()
@@ -137,25 +137,25 @@ class TestRun:
 
     @pytest.fixture
     def words(self, tmp_path):
-        """The command line, up to the options of the model."""
+        """The command line without model options."""
         files = [word for name, path in write_splits(tmp_path).items() for word in (f"--{name}", path)]
         return [*files, *self.SCHEDULE, "--output_dir", str(tmp_path / "model")]
 
     def interrupted(self, words, capsys):
-        """Return the last line of a run that is interrupted."""
+        """Run an interrupted training and return its last line."""
         with pytest.raises(SystemExit) as stop:
             main(["train", *words])
         assert stop.value.code == 130
         return capsys.readouterr().err.splitlines()[-1]
 
     def test_as_a_program(self, words, tmp_path):
-        """What a user sees and gets: a quiet run, and the same translations from what is saved."""
+        """The run is quiet, and the saved model reproduces its translations."""
         folder = tmp_path / "model"
         command = [sys.executable, str(SCRIPTS / "train_translation.py"), *words, *self.MODEL, "--seed", "3"]
         command += ["--final_num_beams", "1", "--average_last_checkpoints", "0"]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         assert done.returncode == 0, done.stderr
-        # Checkpoints follow one another so fast that their times can be equal.
+        # Checkpoints are saved so fast that their mtimes can be equal.
         noise = [line for line in done.stderr.split("\n") if line and "mtime may not be reliable" not in line]
         assert noise == []
         for part in ("train        read 80, kept 80", "learning     up to 0.00791 after 10 steps", "test BLEU"):
@@ -169,7 +169,7 @@ class TestRun:
 
     @pytest.mark.slow
     def test_reports_to_trackio(self, words, tmp_path):
-        """In a process of its own, since Trackio looks for its folder once; no token is reported."""
+        """In a separate process, as Trackio looks up its folder once; no token is logged."""
         pytest.importorskip("trackio", reason="installed by the extra `trackio`")
         command = [sys.executable, "-m", "hf_vanilla_transformer", "train", *words, *self.MODEL, "--logging_steps=5"]
         command += ["--report_to", "trackio", "--hub_token", "hf_secret", "--project", "tests", "--run_name", "tiny"]
@@ -198,7 +198,7 @@ class TestRun:
     @pytest.mark.slow
     @pytest.mark.parametrize("as_file", [False, True])
     def test_continuing_from_a_model_with_new_tokens(self, words, tmp_path, as_file):
-        """By another name of `--model_name_or_path`, which argument files know too."""
+        """With the alias of `--model_name_or_path`, also in argument files."""
         model = [*self.MODEL[:4], "--vocab_size", "270", "--max_steps", "1"]
         main(["train", *words, *model])
         options = {"init_from": tmp_path / "model", "extend_vocab": 9, "output_dir": tmp_path / "second"}

@@ -1,4 +1,4 @@
-"""`vanilla-transformer translate`: files, pipes, JSON lines, and what it says of mistakes."""
+"""`vanilla-transformer translate`: files, pipes, JSON lines and error messages."""
 
 import io
 import json
@@ -33,7 +33,7 @@ LINE_END = 4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A saved model with a vocabulary a side; its special tokens are unlikely, and line ends are not."""
+    """A saved model with separate vocabularies; special tokens are unlikely, but line ends are not."""
     torch.manual_seed(0)
     target = train_tokenizer(["\n\rab é"], algorithm="character")
     assert target.convert_ids_to_tokens(LINE_END) == "\n"
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other(folder, tmp_path_factory):
-    """A model of the same tokenizer, with other weights."""
+    """A model with the same tokenizer and different weights."""
     model, tokenizer = load(folder)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -68,7 +68,7 @@ def other(folder, tmp_path_factory):
 
 @pytest.fixture
 def expected(folder):
-    """Translations by the library, two a sentence."""
+    """Translations from the library, two per sentence."""
     model = VanillaTransformerForConditionalGeneration.from_pretrained(folder)
     tokenizer = VanillaTransformerTokenizer.from_pretrained(folder)
     results = translate(model, tokenizer, SENTENCES, num_hypotheses=2, with_scores=True)
@@ -92,7 +92,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def run(source, folder, capsysbinary):
-    """Translate the sentences, unless options name another input, and return the lines of the output."""
+    """Translate the sentences, or another input given by options, and return the output lines."""
 
     def run(*options):
         main(["translate", "--model", folder, "--input", source, *map(str, options)])
@@ -134,7 +134,7 @@ def test_json_lines(run, expected):
 
 
 class TestAlignments:
-    """Word alignments beside the translations."""
+    """Word alignments with the translations."""
 
     def test_text_has_them_behind_three_bars(self, run, folder, expected):
         rows = [line.split(" |||") for line in run("--alignments")]
@@ -170,7 +170,7 @@ def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, fo
     assert f"{source}, line 3" in message and "UTF-8" in message
     assert output.read_text() == "from before"
     assert {path.name for path in tmp_path.iterdir()} == {"source.txt", "out.txt"}
-    # Enough lines before it to fill a block of the decoder.
+    # Preceded by enough lines to fill a block of the UTF-8 decoder.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\n" * 9000 + b"caf\xe9\n"))))
     expected = "standard input, line 9001: byte 0xe9 at position 4 is not UTF-8"
     assert expected in fail("--model", folder, "--output", str(output))
@@ -364,7 +364,7 @@ def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folde
         assert "was started with another model, other settings or another input" in fail(
             *given, "out", *words, "--resume"
         )
-    # The terms count, not their file.
+    # The terms matter, not the file.
     write_lines(tmp_path / "terms.tsv", ["cat\tbb", "", "dog\tab"])
     main(["translate", *given, "out", *begun, "--resume"])
     assert "resuming after 2 finished lines" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from translators import build
 
 
 def concise(kind):
-    """Return a model whose outputs end before their bound, which would depend on the batch, and its tokenizer."""
+    """Return a model whose outputs end before the length limit, which depends on the batch, and its tokenizer."""
     model, tokenizer = build(kind)
     with torch.no_grad():
         model.lm_head.bias[model.config.eos_token_id] += 3
@@ -36,7 +36,7 @@ def engine():
 
 @pytest.fixture(scope="package")
 def two_sources():
-    """An engine whose model translates two languages to a third."""
+    """An engine whose model translates from two languages into a third."""
     engine = Engine([ServedModel("both", *concise("shared"), [("en", "es"), ("de", "es")], patience=0.0)])
     yield engine
     engine.close()
@@ -49,7 +49,7 @@ def application(engine):
 
 @pytest.fixture(scope="package")
 def url(application):
-    """Where the application listens."""
+    """URL of the running application."""
     listening = listen("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(application, lifespan="off", log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -63,5 +63,5 @@ def url(application):
 
 @pytest.fixture
 def client(application):
-    # Without the lifespan, whose end would close the engine of all tests.
+    # Without the lifespan, whose end would close the shared engine.
     return TestClient(application, raise_server_exceptions=False)

@@ -96,7 +96,7 @@ def test_limits(engine):
     long_body = "the body exceeds the limit of 100 bytes; send less at a time"
     for content, message in [
         ({"text": ["123456", "78901"]}, "the text has 11 characters, the limit is 10; send less at a time"),
-        # A text without characters takes time too.
+        # An empty text takes time too.
         ({"text": [""] * 11}, "the text has 11 characters"),
         ({"text": "a", "glossary": {"123456": "78901"}}, "the glossary has 11 characters, the limit is 10"),
         (b" " * 101, long_body),
@@ -193,7 +193,7 @@ def test_a_glossary_that_cannot_be_followed_is_the_fault_of_the_request(client, 
 def test_the_page_of_routes_loads_nothing_from_elsewhere(client):
     page = client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
-    # Relative: the page may be behind a proxy that serves the application under a path.
+    # Relative URLs: a proxy may serve the application under a path.
     loaded = re.findall(r"""(?:src|href)="([^"]+)"|url: '([^']+)'""", page.text)
     assert len(loaded) == 4
     for address in map("".join, loaded):

@@ -1,4 +1,4 @@
-"""The map as HTML: its weights, its words, and text that stays text."""
+"""The map as HTML: weights, text alternative and escaping."""
 
 import re
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ def test_cells_hold_percents_and_frame_the_strongest():
     cells = re.findall(r'<td style="--w:(\d+)%" class="([^"]*)"( tabindex=0)?>(\d*)</td>', html)
     assert [(cell[0], cell[3]) for cell in cells] == [("90", "90"), ("10", "10"), ("60", "60"), ("40", "40")]
     assert ["vt-best" in cell[1] for cell in cells] == [True, False, True, False]
-    # The tab key stops once.
+    # There is a single tab stop.
     assert [bool(cell[2]) for cell in cells] == [True, False, False, False]
     assert cells[0][1] == "vt-best vt-over-50 vt-over-72" and cells[2][1] == "vt-best vt-over-50"
     assert 'class=""' in map_html(PAIR, MEAN, MEAN)

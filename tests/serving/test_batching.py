@@ -8,7 +8,7 @@ from hf_vanilla_transformer.serving.batching import Batcher, Busy, DecodingFaile
 
 
 class Upper(Batcher):
-    """Decodes sentences to upper case, a batch each time `go` is released, and fails as it is told."""
+    """Uppercases a batch each time `go` is released, and fails on demand."""
 
     def __init__(self, patience=0.0):
         self.batches, self.observed = [], []
@@ -45,7 +45,7 @@ class Upper(Batcher):
 
 @pytest.fixture
 def occupied():
-    """A batcher that is decoding a sentence, until `go` is released."""
+    """A batcher busy decoding a sentence until `go` is released."""
     batcher = Upper()
     batcher.submit(["x"], "other")
     batcher.begun.acquire()
@@ -63,7 +63,7 @@ def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occ
     ]
     occupied.go.release(100)
     assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], [], ["EE"]]
-    # The half with "aaa", the oldest, as the budget of 12 has no place for all four; then that with "b".
+    # The budget of 12 does not fit all four: first the half with "aaa", the oldest, then the half with "b".
     assert occupied.batches[1:] == [["aaa", "cccc"], ["b", "ee"], ["dd"]]
     assert occupied.observed == [(1, 1), (2, 7), (2, 3), (1, 2)]
 
@@ -86,7 +86,7 @@ def test_the_oldest_sentence_is_in_the_next_batch(occupied):
 
 
 def test_as_many_sentences_as_last_time_are_waited_for():
-    # So patient that the test would never end.
+    # Patience so long that a timeout would hang the test.
     batcher = Upper(patience=1e6)
     batcher.go.release(100)
     assert batcher.submit(["a"], 1).result() == ["A"]
@@ -107,7 +107,7 @@ def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(occupied):
     assert occupied.num_waiting == 5
     assert first.cancel()
     assert occupied.num_waiting == 0
-    # More than the queue holds, but it is empty.
+    # More than the queue holds, but accepted because it is empty.
     second = occupied.submit(["b"] * 9, 1)
     occupied.go.release(100)
     assert second.result() == ["B"] * 9

@@ -1,4 +1,4 @@
-"""Examples from a card, whoever wrote it."""
+"""Examples from cards, ours and others."""
 
 from types import SimpleNamespace
 

@@ -43,7 +43,7 @@ def test_concurrent_requests_are_translated_as_offline(served):
 
 @pytest.mark.parametrize("options", [TranslationOptions(num_beams=1), BEAMS], ids=["greedy", "beams"])
 def test_what_other_clients_send_does_not_prolong_a_translation(options):
-    """Of a model that does not end by itself."""
+    """The model never generates the end token."""
     served = ServedModel("endless", set_end_bias(build("shared")[0], -1e4), SHARED, patience=0.05)
     sentences, sizes = ["no", "a red house " * 12, "no", "we see a cat"], []
     served.observers.append(lambda count, _: sizes.append(count))
@@ -96,7 +96,7 @@ def test_options_out_of_range_are_refused_before_they_wait(served, options, mess
 
 
 def test_a_prefix_is_put_before_every_sentence():
-    """Alignments do not count its words."""
+    """Alignments exclude its words."""
     served = ServedModel("t5", *build("shared"), source_prefix="no no ")
     settings = {"num_beams": 1, "max_new_tokens": 8, "with_alignments": True}
     rows = asyncio.run(served.translate(["a red house", " "], TranslationOptions(**settings)))

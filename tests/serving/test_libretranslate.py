@@ -120,7 +120,7 @@ class TestDetection:
 
     @pytest.fixture
     def several(self, two_sources):
-        """A client of a server with two source languages for Spanish."""
+        """Client of a server with two source languages for Spanish."""
         return TestClient(create_application(two_sources))
 
     def test_the_published_client(self, url):
@@ -145,7 +145,7 @@ class TestDetection:
         assert answer["source"] == language
 
     def test_texts_of_a_request_are_in_one_language(self, several):
-        """As LibreTranslate takes them, and markup does not count."""
+        """As in LibreTranslate; markup does not count."""
         texts = ["<p class='the small dog sleeps in the garden'>42</p>", f"<p>{self.GERMAN}</p>", "OK"]
         answer = several.post("/translate", json={"q": texts, "source": "auto", "target": "es", "format": "html"})
         assert [each["language"] for each in answer.json()["detectedLanguage"]] == ["de"] * 3
@@ -163,7 +163,7 @@ class TestDetection:
         assert answer.json()["error"] == "several models or language pairs match any-es; available: en-es, de-es"
 
     def test_one_source_language(self, client):
-        """It is not in doubt."""
+        """With a single source language, nothing is detected."""
         answer = client.post("/translate", json={"q": self.GERMAN, "source": "auto", "target": "es"}).json()
         assert answer["detectedLanguage"] == {"language": "en", "confidence": 0}
 

@@ -1,4 +1,4 @@
-"""The program under the load of many clients."""
+"""The server under load from many clients."""
 
 import gc
 import logging
@@ -35,13 +35,13 @@ def test_a_signal_under_load_loses_no_request_that_was_taken(tmp_path):
     before = [answer for answer in load.answers if answer.sent < signalled[0]]
     after = [answer for answer in load.answers if answer.sent >= signalled[0]]
     assert len(before) >= 16 and {answer.status for answer in before} <= {200, 503}
-    # Only the last ones may still have been on their way.
+    # Only the last ones may still have been in transit.
     assert all(answer.status == 200 for answer in before if answer.sent < signalled[0] - 0.2)
     assert {answer.status for answer in after} <= {200, 503, NO_ANSWER}
     assert after[-1].status in (503, NO_ANSWER)
 
 
-# Requests of all kinds; the refused ones too leave nothing behind.
+# Requests of all kinds; rejected ones must not leak either.
 KINDS = [
     {"text": "a red house", "max_new_tokens": 4},
     {"text": ["a cat", "no"], "num_beams": 2, "num_hypotheses": 2, "scores": True, "max_new_tokens": 4},
@@ -60,11 +60,11 @@ def test_requests_leave_no_objects_behind(client, caplog):
         gc.collect()
         return len(gc.get_objects())
 
-    # pytest would keep the lines about short translations.
+    # pytest would keep warnings about short translations.
     caplog.set_level(logging.ERROR, logger="hf_vanilla_transformer")
-    # Caches fill.
+    # Fill the caches.
     send(10)
     before = send(1)
     times = 20
-    # Less than one object for every second request.
+    # Fewer than one object per two requests.
     assert send(times) - before < times * len(KINDS) / 2

@@ -1,4 +1,4 @@
-"""Loading of models: names and languages, CTranslate2 exports, and the cache of exports."""
+"""Loading models: names and languages, CTranslate2 exports and their cache."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def serve():
-    """Load an engine that is closed at the end."""
+    """Load engines, closed after the test."""
     engines = []
 
     def load(*names, **loading):
@@ -52,7 +52,7 @@ def test_names_and_languages(folder, serve, monkeypatch):
 
 
 def test_the_thread_that_loads_a_model_ends(folder, serve, monkeypatch):
-    """One that goes on would slow down the model's own thread."""
+    """If kept alive, it would slow down the model's own thread."""
     threads, load = [], Loading.load
     monkeypatch.setattr(Loading, "load", lambda *args: (threads.append(threading.current_thread()), load(*args))[1])
     serve(folder)
@@ -97,7 +97,7 @@ def test_a_quantized_export_is_made_once(folder, tmp_path, serve, monkeypatch):
     assert exports.call_count == 1 and texts[0] == texts[1]
     (export,) = (tmp_path / "exports").iterdir()
     assert (export / "model.bin").is_file()
-    # Other weights are another model.
+    # Different weights are a different model.
     other, tokenizer = save_translator("shared", tmp_path / "other")
     with torch.no_grad():
         other.lm_head.bias[0] += 1

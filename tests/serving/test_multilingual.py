@@ -1,4 +1,4 @@
-"""A served model of many languages: all of its directions, also in one batch."""
+"""A served multilingual model: all directions, also mixed in one batch."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ def test_directions_share_batches(engine):
 
     for pair, found in zip(DIRECTIONS, asyncio.run(ask()), strict=True):
         assert found == expected(*pair)
-    # Whatever arrives while the first batch is decoded is one batch.
+    # All that arrives while the first batch is decoded forms one batch.
     assert max(sizes) > len(ENGLISH)
 
 

@@ -1,4 +1,4 @@
-"""The page's routes; what it does in a browser is tested by test_page_browser.py."""
+"""The page's routes; test_page_browser.py tests it in a browser."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def with_page(engine, api_key=None):
     async def mount():
         return mount_page(create_application(engine, api_key=api_key), engine, api_key=api_key)
 
-    # Where no event loop runs, Gradio makes one and leaves it open.
+    # Without a running event loop, Gradio creates one and leaves it open.
     return TestClient(asyncio.run(mount()), follow_redirects=False)
 
 

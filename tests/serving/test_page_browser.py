@@ -28,7 +28,7 @@ from page_screenshots import PICTURES, picture, save  # noqa: E402  # needs what
 pytestmark = [pytest.mark.usefixtures("one_thread")]
 
 SENTENCE = "the small cat sleeps"
-# Each would run a script, or change the page, where it is taken for HTML; translation takes none for a tag.
+# Words that would run a script or change the page if inserted as HTML; protection does not treat them as tags.
 MARKUP = [
     "<img/src=x/onerror=window.harm=1>", "<b/class=x>bold</b/x>", "</textarea/x><script/x>window.harm=1</script/x>",
 ]  # fmt: skip  # a list of words
@@ -43,7 +43,7 @@ def saved(folder, model, tokenizer):
 
 
 def translator():
-    """Return a model whose outputs end before their bound, and its tokenizer."""
+    """Return a model whose outputs end before the length limit, and its tokenizer."""
     model, tokenizer = build("shared")
     with torch.no_grad():
         model.lm_head.bias[model.config.eos_token_id] += 1.5
@@ -76,7 +76,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     with sync_api.sync_playwright() as playwright:
-        # In a container, root has no sandbox.
+        # Chromium cannot sandbox as root in a container.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -84,7 +84,7 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture
 def open_page(browser, address):
-    """Open pages of users of their own; afterwards none of them has asked another host or had an error."""
+    """Open pages in separate sessions; finally check for errors and requests to other hosts."""
     contexts, requests, errors = [], [], []
 
     def open_one(**options):
@@ -94,7 +94,7 @@ def open_page(browser, address):
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.goto(address)
-        # Its script has run.
+        # The page's script has run.
         page.locator("#vt-status[aria-live]").wait_for(state="attached")
         return page
 
@@ -107,13 +107,13 @@ def open_page(browser, address):
 
 
 def submit(page, text):
-    """Translate a text and return what the status says."""
+    """Translate a text and return the status."""
     page.get_by_label("Text", exact=True).fill(text)
     return click_translate(page)
 
 
 def click_translate(page):
-    """Click the button and return what the status says, once the alternatives are there, which Gradio loads late."""
+    """Click the button and return the status once the alternatives, which Gradio renders late, are there."""
     page.locator("#vt-status p").evaluate_all("all => all.forEach(element => element.className += ' old')")
     page.get_by_role("button", name="Translate").click()
     status = page.locator("#vt-status p:not(.old)")
@@ -124,7 +124,7 @@ def click_translate(page):
 
 
 def repeat(act, check, undo=lambda: None):
-    """Act until a check passes: Gradio may not listen yet, or draw anew what was acted on."""
+    """Repeat an action until a check passes: Gradio may not be listening yet, or may re-render the component."""
     for _ in range(20):
         act()
         try:
@@ -146,7 +146,7 @@ def translation(page):
 
 
 def shows(page, text):
-    """Wait for a translation."""
+    """Wait until the page shows this translation."""
     sync_api.expect(page.get_by_label("Translation", exact=True)).to_have_value(text)
 
 
@@ -160,7 +160,7 @@ def rows(page):
 
 
 def choose(page, label, option):
-    """Choose an option; its list must be gone, too."""
+    """Choose an option and wait until the list has closed."""
     field = page.get_by_label(label, exact=True)
 
     def act():
@@ -189,7 +189,7 @@ def expected_percents(source, target, layer, head):
 
 
 def near(found, expected):
-    """Whether percents are equal but for rounding."""
+    """Whether percentages are equal up to rounding."""
     return len(found) == len(expected) and all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True))
 
 
@@ -312,7 +312,7 @@ def test_a_phone_scrolls_the_map_within_itself(open_page):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     overflows = page.locator(".vt-map").evaluate("map => map.scrollWidth > map.clientWidth")
     assert overflows
-    # The tokens of the rows stay in sight.
+    # Row tokens stay visible.
     page.locator(".vt-map").evaluate("map => map.scrollTo(9999, 0)")
     box = page.locator(".vt-map tbody th").first.bounding_box()
     assert box["x"] >= 0
@@ -352,7 +352,7 @@ def test_keyboard_only(open_page):
     press("ArrowDown")
     token = rows(page)[1]
     sync_api.expect(reading).to_have_text(re.compile(rf"^{re.escape(token)} → small: \d+ %$"))
-    # Beyond the edge there is nothing.
+    # At the edge, arrow keys do nothing.
     press("End")
     press("ArrowRight")
     sync_api.expect(reading).to_have_text(re.compile(r" → </s>: "))
@@ -399,7 +399,7 @@ def test_a_model_without_attention_weights_says_why_there_is_no_map(open_page):
     shows(page, translate(*translator(), [SENTENCE], num_beams=3)[0][0].text)
     sync_api.expect(page.get_by_role("list", name="Tokens of the text").locator("li")).to_have_count(5)
     assert page.locator(".vt-map").count() == 0 and not page.get_by_label("Layer", exact=True).is_visible()
-    # Where there is one again, so is the map.
+    # A model with attention weights brings the map back.
     choose(page, "Model", "en-es")
     submit(page, SENTENCE)
     page.locator(".vt-map").wait_for()
@@ -430,7 +430,7 @@ def test_both_themes_have_contrast(open_page, scheme):
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     brightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
     assert brightness > 200 if scheme == "light" else brightness < 60
-    # Every weight that there can be.
+    # Add a cell for every possible weight.
     page.locator(".vt-map tbody").evaluate(
         """body => {
           for (let weight = 0; weight <= 100; weight++) {

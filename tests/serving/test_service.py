@@ -1,4 +1,4 @@
-"""Requests that wait, whose clients go away, and that find the queue full; a model's thread is held up meanwhile."""
+"""Waiting requests, disconnected clients and a full queue, while the model's thread is blocked."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ BODY = {"text": "a red house", "source": "en", "target": "es"}
 
 @contextmanager
 def held_up(model):
-    """Keep the thread of a model from decoding."""
+    """Block the thread of a model."""
     release = threading.Event()
     model.call(release.wait)
     try:

@@ -1,4 +1,4 @@
-"""The Space: what it holds, and that its program starts."""
+"""The Space: its files, and that its program starts."""
 
 import re
 import subprocess
@@ -57,7 +57,7 @@ def test_what_is_no_model_is_refused(tmp_path):
         space_files(tmp_path)
 
 
-# How huggingface_hub hands large files to its HTTP client; no matter of ours.
+# How huggingface_hub passes large files to its HTTP client; not our code.
 @pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
 def test_uploading_replaces_the_weights_before(folder, monkeypatch, tmp_path):
     with hub_of_this_process(monkeypatch, tmp_path / "home") as hub:
@@ -90,7 +90,7 @@ def test_a_dry_run_writes_the_files(folder, tmp_path, capsys):
 def test_its_program_serves_the_page_of_its_model(folder, tmp_path):
     space = write_files(space_files(folder), tmp_path / "space")
     program = space / "app.py"
-    # Any free port, as that of a Space may be taken here.
+    # Use any free port, as the Space's may be taken here.
     program.write_text(program.read_text().replace(f'"{PORT}"', '"0"').replace("0.0.0.0", "127.0.0.1"))
     command = [sys.executable, str(program)]
     with subprocess.Popen(command, cwd=space, env=surroundings(), stdout=subprocess.PIPE, text=True) as server:
