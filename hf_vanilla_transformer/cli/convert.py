@@ -1,4 +1,4 @@
-r"""Convert a checkpoint of another code base into a folder that Hugging Face's Auto classes load.
+r"""Convert a checkpoint from another code base into a folder that Hugging Face's Auto classes load.
 
 The layout is inferred from the names of the weights. --config sets what they do not determine, such as the number of
 heads. Vocabularies (a JSON file {token: id}, a tokenizer's JSON file, a file with one token per line, or a fairseq
@@ -34,7 +34,7 @@ def add_arguments(parser: OneLineParser) -> None:
     config = "Configuration fields, such as encoder_attention_heads=8."
     model.add_argument("--config", nargs="+", action="extend", default=[], metavar="FIELD=VALUE", help=config)
     model.add_argument("--encoder_only", **SWITCH, help="Convert only the encoder.")
-    patched = "The source code was patched: accept layouts otherwise refused for its defects."
+    patched = "The training code was patched: accept layouts otherwise refused for its defects."
     model.add_argument("--patched", "--repaired", **SWITCH, help=parser.advanced(patched))
     other = parser.add_argument_group("other layouts")
     other.add_argument(
@@ -50,7 +50,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     first_position = "Row of the stored position table used for the first token."
     other.add_argument("--first_position", type=int, help=parser.advanced(first_position))
-    unbiased_norms = "Norms divide by torch.std, which is unbiased (true), or are torch.nn.LayerNorm (false)."
+    unbiased_norms = "Norms divide by torch.std (true) or are torch.nn.LayerNorm (false)."
     other.add_argument("--unbiased_norms", **{**SWITCH, "default": None}, help=parser.advanced(unbiased_norms))
 
 

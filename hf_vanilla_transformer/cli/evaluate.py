@@ -65,8 +65,8 @@ def add_arguments(parser: OneLineParser) -> None:
         nargs="?",
         const=COMET_MODEL,
         metavar="MODEL",
-        help=f"Also compute COMET, with a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs the "
-        "program of unbabel-comet.",
+        help=f"Also compute COMET, with a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs "
+        "unbabel-comet's program.",
     )
     testing = parser.add_argument_group("comparing systems")
     testing.add_argument(

@@ -194,7 +194,7 @@ def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU
 
 
 def add_protect_option(group: Any) -> None:
-    protect = "Regular expressions, one per line, for text to copy unchanged like links and emoji."
+    protect = "Regular expressions, one per line, for more text to copy unchanged, besides links, emoji, ..."
     group.add_argument("--protect", metavar="FILE", help=protect)
 
 

@@ -40,7 +40,7 @@ MAX_SHOWN = 4
 
 def add_arguments(parser: OneLineParser) -> None:
     models = parser.add_argument_group("models")
-    model = "Folders or names on the Hub. A NAME such as en-de sets the languages if the model does not."
+    model = "Folders or names on the Hub. A NAME such as en-de also sets the languages."
     models.add_argument("--model", nargs="+", required=True, metavar="[NAME=]MODEL", help=model)
     add_compute_options(parser, models, default="a GPU, if any; the CPU for CTranslate2")
     models.add_argument(

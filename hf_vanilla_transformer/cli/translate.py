@@ -1,4 +1,4 @@
-"""Translate text, line by line, in the order of the input.
+"""Translate text line by line, in input order.
 
 Input is UTF-8, plain or .gz. Each input line gives one output line, however many sentences it holds. For example:
 

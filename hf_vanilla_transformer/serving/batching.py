@@ -264,7 +264,7 @@ class Batcher(ABC):
             return batch
 
     def _around(self, first: _Waiting, ordered: list[_Waiting]) -> list[_Waiting]:
-        """Return as many sentences around `first` in the order of lengths as fit in a batch, closest lengths first."""
+        """Return the sentences closest in length to `first` that fit in one batch; `ordered` is sorted by length."""
         start = ordered.index(first)
         end = start + 1
         while start > 0 or end < len(ordered):

@@ -89,7 +89,7 @@ class ServedModel(Batcher):
         max_queue: Maximum number of waiting sentences.
         patience: Seconds to wait for another sentence while there are fewer than in the last batch.
         source_prefix: Prefix of every sentence, such as "translate English to German: " for T5.
-        protect: Regular expressions for text to copy unchanged, like links and emoji.
+        protect: Regular expressions for more text to copy unchanged, besides links, emoji and the like.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class Engine:
         raise UnknownModel(f"{problem} {source or 'any'}-{target or 'any'}; available: {_listed(models)}")
 
     def sources(self, target: str | None = None, name: str | None = None) -> list[str]:
-        """Return the source languages that a model, or any, translates to a target, or to any."""
+        """Return the source languages for a target language and a model; None means any."""
         models = self.models.values() if name is None else [self.models[name]]
         return sorted({source for model in models for source, _ in model.find_pairs(None, target)})
 

@@ -115,14 +115,14 @@ async def _read(request: Request, kind: type[BaseModel]) -> Any:
         async with request.form() as form:
             # A field may be repeated, for several texts.
             lists = {name: [await _content(value) for value in form.getlist(name)] for name in form}
-        given: Any = {name: values[0] if len(values) == 1 else values for name, values in lists.items()}
+        payload: Any = {name: values[0] if len(values) == 1 else values for name, values in lists.items()}
     else:
         try:
-            given = json.loads(await request.body())
+            payload = json.loads(await request.body())
         except (ValueError, RecursionError) as error:
             raise RequestValidationError([{"loc": ("body",), "msg": f"not JSON: {error}"}]) from error
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(payload)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
 

@@ -318,12 +318,12 @@ class Page:
     @_refusing
     async def show_sentence(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show another sentence of the text."""
-        return await self._look(values, _kept(values[self.answer]).ranks, values[self.sentence])
+        return await self._look(values, _unexpired(values[self.answer]).ranks, values[self.sentence])
 
     @_refusing
     async def pick_alternative(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Use another hypothesis for the sentence, in the text too."""
-        answer = _kept(values[self.answer])
+        answer = _unexpired(values[self.answer])
         ranks = list(answer.ranks)
         ranks[answer.sentence] = values[self.alternative]
         return await self._look(values, tuple(ranks), answer.sentence)
@@ -336,7 +336,7 @@ class Page:
     @_refusing
     async def show_weights(self, values: dict[Any, Any]) -> dict[Any, Any]:
         """Show another layer or head."""
-        return self._show_weights(_kept(values[self.answer]).pair, values[self.layer], values[self.head])
+        return self._show_weights(_unexpired(values[self.answer]).pair, values[self.layer], values[self.head])
 
     def pick_example(self, name: str, index: int) -> list[Any]:
         """Fill in an example of a model, with its languages."""
@@ -385,7 +385,7 @@ class Page:
         return {self.map: map_html(pair, layer, head), self.alignment: alignment_html(pair, layer, head)}
 
 
-def _kept(answer: Answer | None) -> Answer:
+def _unexpired(answer: Answer | None) -> Answer:
     if answer is None:
         raise ValueError("the answer has expired; translate again")
     return answer
