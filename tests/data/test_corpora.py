@@ -223,12 +223,12 @@ class TestFaults:
         [
             ("corpora: [", "list.yaml cannot be read: line 1: "),
             ("", "list.yaml is empty"),
-            ("- x", "list.yaml, line 1: no mapping"),
+            ("- x", "list.yaml, line 1: not a mapping"),
             ("corpus: []", "line 1: unknown key corpus; did you mean corpora"),
             ("corpora: x", "line 1: `corpora` must be a list"),
             ("? [x]\n: y", "line 1: key is not a name"),
             ("corpora:\n  - {file: es.tsv, ? {x: y} : z}", "line 2: key is not a name"),
-            ("corpora:\n  - x", "line 2: no mapping"),
+            ("corpora:\n  - x", "line 2: not a mapping"),
             ("corpora: []\ncorpora: []", "line 2: corpora is given twice"),
             (
                 "corpora:\n  - {file: es.tsv,\n     sourcelang: en}",
