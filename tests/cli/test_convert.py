@@ -65,7 +65,7 @@ def test_dry_run_prints_the_mapping_and_writes_nothing(checkpoint, tmp_path, cap
         ((), "code: --config encoder_attention_heads=8 decoder_attention_heads=8"),
         (("--config", "encoder_attention_heads"), "is not name=value"),
         (("--config", "layout=fairseq"), "--config layout is not a field of the configuration"),
-        (("--config", "dropout=0.1", "--config", "dropout=0.2"), "--config dropout is given as 0.1 and as 0.2"),
+        (("--config", "dropout=0.1", "--config", "dropout=0.2"), "--config dropout is given as both 0.1 and 0.2"),
         (("--config", "encoder_attention_heads=two"), "error: --config encoder_attention_heads is 'two'"),
         (("--layout", "marvin"), "--layout marvin is not one of"),
     ],
