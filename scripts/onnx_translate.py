@@ -267,7 +267,7 @@ def check_output(name: str, source: str, model: Path) -> None:
     """Raise a ValueError if the output would replace the input or a model file, or its folder does not exist."""
     target = Path("/dev/stdout" if name in STANDARD_OUTPUT else name)
     if name not in STANDARD_OUTPUT and not target.resolve().parent.is_dir():
-        raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; make it first")
+        raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; create it first")
     for file in (source, *map(str, model.glob("*.onnx")), *map(str, model.glob("*.json"))):
         if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
             raise ValueError(f"--output {name} is the input {file} and would replace it; name another file")

@@ -137,7 +137,7 @@ def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
         # Check before any folder is created.
         if not data_args.names_data:
             raise ValueError(
-                "no training data; give --train_source_file and --train_target_file, --train_file, --corpora, "
+                "no data is named; give --train_source_file and --train_target_file, --train_file, --corpora, "
                 "--dataset_name or --toy_corpus"
             )
         yield model_args, data_args, args

@@ -87,7 +87,7 @@ def test_unknown_tokens(files, tmp_path, capsys):
 
 
 def test_faults(files, tmp_path, fail):
-    assert "no training data; give --train_source_file" in fail()
+    assert "no data is named; give --train_source_file" in fail()
     assert "--examples is -1; it must be at least 0" in fail(*files, "--examples", "-1")
     assert "no pairs in it" in fail("--train_file", write_lines(tmp_path / "x.jsonl", []))
     (tmp_path / "mac").write_text("a\rb\r")

@@ -49,7 +49,7 @@ def test_two_vocabularies_are_trained_and_replaced_only_if_told(corpus, tmp_path
     assert loaded.model_max_length == 7
     assert loaded.decode(loaded(text_target="La Alfombra")["input_ids"], skip_special_tokens=True) == "la alfombra"
     capsys.readouterr()
-    assert "tokenizer.json already" in refusal("tokenizer", *one)
+    assert "already holds tokenizer.json" in refusal("tokenizer", *one)
     run(*one, "--overwrite")
     assert type(AutoTokenizer.from_pretrained(output)) is VanillaTransformerSharedTokenizer
     assert not list(output.glob("*_tokenizer.json"))

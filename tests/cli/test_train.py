@@ -63,7 +63,7 @@ def test_every_field_has_one_option_in_a_group(capsys):
 
 def test_no_data_is_said_before_a_folder_is_made(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    assert "no training data; give --train_source_file" in refusal("train", "--preset", "tiny")
+    assert "no data is named; give --train_source_file" in refusal("train", "--preset", "tiny")
     assert not list(tmp_path.iterdir())
 
 

@@ -115,7 +115,7 @@ class TestRefusedFiles:
 
     def test_an_index_of_nothing(self, tmp_path):
         (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
-        self.refused(tmp_path, "holds no gone.safetensors")
+        self.refused(tmp_path, "lacks the shard gone.safetensors")
 
     @pytest.mark.parametrize("beside", [{}, {"best": np.float64(1), "array": np.arange(2)}], ids=["alone", "numpy"])
     @pytest.mark.parametrize(
