@@ -92,7 +92,9 @@ def test_what_it_refuses(run_dir, tmp_path, fail):
     assert "only safetensors checkpoints" in fail("--checkpoints", one, "--output_dir", output)
     last = run_dir / "checkpoint-100"
     (last / "tokenizer_config.json").unlink()
-    assert f"neither {last} nor its run holds tokenizer_config.json" in fail("--checkpoints", last, "--output_dir", output)
+    assert f"neither {last} nor its run holds tokenizer_config.json" in fail(
+        "--checkpoints", last, "--output_dir", output
+    )
     assert not output.exists()
 
 

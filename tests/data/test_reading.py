@@ -68,7 +68,7 @@ def test_csv_with_quotes_and_line_ends_in_a_field(tmp_path):
 def test_json_array(tmp_path):
     path = write(tmp_path / "x.json", json.dumps([{"source": s, "target": t} for s, t in PAIRS], indent=1))
     assert rows(load_parallel_text(DataArguments(train_file=path))["train"]) == PAIRS
-    with pytest.raises(DataError, match="cannot be streamed; write one object a line"):
+    with pytest.raises(DataError, match="cannot be streamed; write one object per line"):
         load_parallel_text(DataArguments(train_file=path, streaming=True))
 
 
