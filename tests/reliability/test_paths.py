@@ -61,7 +61,7 @@ def test_a_shard_outside_of_the_folder(folder, refused, name, outside, tried):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     error = refused(name, folder)
     if name != "average":
-        assert f"names {outside}, which is outside its folder" in error
+        assert f"lists {outside}, which is outside its folder" in error
     tried("shard indexes that name a file outside of their folder: commands", 1)
 
 
