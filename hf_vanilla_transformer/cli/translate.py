@@ -16,7 +16,8 @@ Input is UTF-8, plain or .gz. Each input line gives one output line, however man
 With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, best first. A score
 is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
 several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
-translated in pieces, and "short" if a translation is suspiciously short.
+translated in pieces, "corrected" if it had typos that were corrected, and "short" if a translation is suspiciously
+short.
 Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
 Links, addresses, {placeholders}, code, emoji and, with models trained for it, numbers are copied unchanged; a
 --protect file adds regular expressions for more, one per line. Text in capitals is translated into capitals.

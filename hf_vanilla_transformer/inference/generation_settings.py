@@ -26,6 +26,7 @@ _SWITCHES = (
     "low_memory", "is_assistant", "training_paragraphs", "training_capitals", "training_upper_case",
     "training_numbers",
 )  # fmt: skip  # as above
+_TEXTS = ("training_marks", "training_spellings", "training_words", "training_lookalikes")
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
 _IDS = ("suppress_tokens", "begin_suppress_tokens", "language_ids")
@@ -66,7 +67,7 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
-    (("training_marks", "training_spellings"), lambda value: isinstance(value, str), "a string"),
+    (_TEXTS, lambda value: isinstance(value, str), "a string"),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),

@@ -14,6 +14,7 @@ from ..data.encoding import PairCounts
 from ..inference.preparation import PLAIN_PUNCTUATION, Preparation
 from ..text.casing import Case, case_of, usual_spellings
 from ..text.sentences import split_sentences
+from ..text.spelling import Lexicon, lexicon_of
 from .text_splits import TextSplits, TokenizedSplits
 
 # Pairs of a stream whose longest source counts as the longest of all.
@@ -24,6 +25,9 @@ SAMPLE, SPLIT_SAMPLE = 20_000, 2000
 
 # Minimum shares of sources with capitals or paragraphs to be common, and numbers or typographic marks to be learned.
 COMMON_SHARE, NUMBER_SHARE, MARK_SHARE = 0.2, 0.05, 0.002
+
+# Number of sources from which words are counted.
+WORD_SAMPLE = 200_000
 
 # Maximum number of words whose spelling is checked, and of spellings recorded.
 MAX_WORDS, MAX_SPELLINGS = 10_000, 1000
@@ -41,6 +45,8 @@ def set_source_facts(
     training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
     training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
+    training_words: Frequent words in lower case, of models of one source language, to correct typos.
+    training_lookalikes: Rarer words that look like typos of them.
     """
     length, sample = _longest_and_sample(text, ids)
     sources = [row["source"] for row in sample]
@@ -54,6 +60,8 @@ def set_source_facts(
     settings.training_upper_case = _share([case_of(source) is Case.UPPER for source in sources]) >= COMMON_SHARE
     settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
+    words, lookalikes = _lexicon(text)
+    settings.training_words, settings.training_lookalikes = " ".join(sorted(words)), " ".join(sorted(lookalikes))
     settings.training_spellings = None
     settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
     # Marked as coming from the configuration, settings lose names that transformers does not know.
@@ -70,6 +78,15 @@ def _longest_and_sample(text: TextSplits, ids: TokenizedSplits) -> tuple[int, li
     stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
     length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
     return length, list(text.train.take(SAMPLE))
+
+
+def _lexicon(text: TextSplits) -> Lexicon:
+    if len({part.source_lang for part in text.parts if part.weight > 0}) > 1:
+        return lexicon_of(())
+    if isinstance(text.train, datasets.Dataset):
+        rows = text.train.select(range(0, len(text.train), -(-len(text.train) // WORD_SAMPLE)))
+        return lexicon_of(rows["source"])
+    return lexicon_of(row["source"] for row in text.train.take(STREAM_SAMPLE))
 
 
 def _share(found: Sequence[bool]) -> float:

@@ -177,6 +177,21 @@ def test_words_have_the_case_of_training(copying, trained_on):
     assert preparation.sentence("The dog sees a cat").text == "The dog sees a cat"
 
 
+def test_typos_in_frequent_words_are_corrected(copying, trained_on, caplog):
+    trained_on(words="sees sleep dog dogs", lookalikes="esses", capitals=True)
+    texts = ["The odg sese a cat.", "the dog sese 🙂 in Paris.", "Dogs slepe. The dog sees a cat."]
+    rows = translate(*copying, texts)
+    expected = ["The dog sees a cat.", "The dog sees 🙂 in Paris.", "Dogs sleep. The dog sees a cat."]
+    assert [row[0].text for row in rows] == expected
+    assert all(row[0].remarks == ["corrected"] for row in rows) and "of 3 lines, 3 had typos" in caplog.text
+    # Names, terms, and text as it is.
+    prepared = Preparation(*copying)
+    assert prepared.sentence("The esses seees").text == "The esses sees"
+    assert prepared.sentence("THE ODG SEES A Odg").text != prepared.sentence("THE DOG SEES A Dog").text
+    assert prepared.sentence("A Odg, a slepe", Glossary([("slepe", "x")])).text == "A Odg, a slepe"
+    assert Preparation(*copying, raw=True).sentence("A odg").text == "A odg"
+
+
 def test_models_of_text_in_capitals_get_it_as_it_is(copying, trained_on):
     trained_on(upper_case=True)
     assert Preparation(*copying).sentence("THE DOG SEES NASA").text == "THE DOG SEES NASA"

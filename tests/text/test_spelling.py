@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 
-from hf_vanilla_transformer.text.spelling import MAX_WORDS, TYPO_RATIO, Lexicon, lexicon_of
+from hf_vanilla_transformer.text.spelling import MAX_WORDS, MIN_COUNT, TYPO_RATIO, Lexicon, lexicon_of
 
 LEXICON = Lexicon(frozenset("the people running over does with form from".split()), frozenset(["dose"]))
 
@@ -29,9 +29,14 @@ def test_typos_of_two_words_stay():
 
 def test_lexicon_of_a_text():
     """Of 2,000 words."""
-    others = ["zz" + "".join(letters) for letters in product("abcdefghijklm", repeat=3)][: MAX_WORDS - 3]
-    sentences = [*["Brian does it for people."] * TYPO_RATIO, *["".join(f" {word}" for word in others)] * 2]
+    others = ["z{}y{}x{}".format(*letters) for letters in product("abcdefghijklm", repeat=3)][: MAX_WORDS - 3]
+    sentences = [*["Brian does it for people."] * TYPO_RATIO, *[" ".join(others)] * MIN_COUNT]
     lexicon = lexicon_of([*sentences, "a dose", "fro poeple", "brian", "people"])
     assert lexicon.words == {"does", "for", "people", *others}
     # "people" is more than a thousand times as frequent as "poeple".
     assert lexicon.lookalikes == {"dose", "fro"}
+
+
+def test_symbols_have_no_typos():
+    strings = [" ".join(map("".join, product("abc", repeat=5)))]
+    assert lexicon_of(strings * MIN_COUNT) == Lexicon(frozenset(), frozenset())

@@ -277,6 +277,21 @@ def test_how_the_training_sources_are_written(tmp_path):
     settings = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no").trainer.model.generation_config
     assert settings.training_marks == "’" and settings.training_spellings == "Ant"
     assert settings.training_upper_case is False
+    assert settings.training_words == "ant bee" and settings.training_lookalikes == ""
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_frequent_words_of_one_language(tmp_path, streaming):
+    pairs = [("The dogs run", "PERROS") if i else ("Dogs urn", "PERROS") for i in range(2000)]
+    corpora = [f"{{file: {write(tmp_path / f'{code}.tsv', tsv(pairs))}, source_lang: {code}, target_lang: de}}"
+               for code in ("en", "fr")]  # fmt: skip  # one expression
+    found = []
+    for count in (1, 2):
+        listed = write(tmp_path / f"{count}.yaml", f"corpora: [{', '.join(corpora[:count])}]\n")
+        options = {"corpora": listed, "streaming": streaming, "max_steps": 2, "eval_strategy": "no"}
+        settings = set_up(tmp_path / f"run-{count}", **options).trainer.model.generation_config
+        found.append((settings.training_words, settings.training_lookalikes))
+    assert found == [("dogs run", ""), ("", "")]
 
 
 def test_a_model_of_text_in_capitals_knows_them(tmp_path):
