@@ -42,6 +42,7 @@ with importing():
         out_of_memory,
         quiet_unless_terminal,
     )
+    from hf_vanilla_transformer.data.augmentation import NEIGHBOURS
     from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
     from hf_vanilla_transformer.files import atomic_write, check_output_file, read_line_pairs
     from hf_vanilla_transformer.inference.translation import translate
@@ -162,12 +163,26 @@ def save(arguments: Namespace, texts: Mapping[str, "Text"], results: Mapping[str
 
 def swap_letters(text: str, item: str, random: Random) -> str:
     """Swap two letters in the middle of a word."""
-    words = re.finditer(r"[^\W\d_]{4,}", text)
-    places = [i for word in words for i in range(word.start() + 1, word.end() - 2) if text[i] != text[i + 1]]
+    places = [i for i in inner_letters(text) if text[i] != text[i + 1]]
     if not places:
         return text
     i = random.choice(places)
     return text[:i] + text[i + 1] + text[i] + text[i + 2 :]
+
+
+def hit_neighbouring_key(text: str, item: str, random: Random) -> str:
+    """Replace a letter in the middle of a word with one beside it on a QWERTY keyboard."""
+    places = [i for i in inner_letters(text) if text[i] in NEIGHBOURS]
+    if not places:
+        return text
+    i = random.choice(places)
+    return text[:i] + random.choice(NEIGHBOURS[text[i]]) + text[i + 1 :]
+
+
+def inner_letters(text: str) -> list[int]:
+    """Return the positions of letters within words, without the first one and the last two of each word."""
+    words = re.finditer(r"[^\W\d_]{4,}", text)
+    return [i for word in words for i in range(word.start() + 1, word.end() - 2)]
 
 
 def with_ending(text: str, ending: str, *_: object) -> str:
@@ -223,6 +238,7 @@ KINDS = {
     "title_case": Kind("Title Case", lambda text, *_: in_case(text, Case.TITLE), changes_references=True),
     "lower_case": Kind("lower case", lambda text, *_: text.lower()),
     "typo": Kind("one letter swapped with the next", swap_letters),
+    "key": Kind("a neighbouring key instead of one letter", hit_neighbouring_key),
     "exclamation": Kind("`!!!` at the end", with_ending, ("!!!",), with_final_punctuation),
     "no_punctuation": Kind("no final punctuation", with_ending, scored=with_final_punctuation),
     "emoji_at_end": Kind("emoji at the end", append, EMOJI, without_item),

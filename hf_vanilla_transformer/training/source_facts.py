@@ -45,7 +45,7 @@ def set_source_facts(
     training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
     training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
-    training_words: Frequent words in lower case, of models of one source language, to correct typos.
+    training_words: Frequent words in lower case, to correct typos.
     training_lookalikes: Rarer words that look like typos of them.
     """
     length, sample = _longest_and_sample(text, ids)
@@ -81,8 +81,6 @@ def _longest_and_sample(text: TextSplits, ids: TokenizedSplits) -> tuple[int, li
 
 
 def _lexicon(text: TextSplits) -> Lexicon:
-    if len({part.source_lang for part in text.parts if part.weight > 0}) > 1:
-        return lexicon_of(())
     if isinstance(text.train, datasets.Dataset):
         rows = text.train.select(range(0, len(text.train), -(-len(text.train) // WORD_SAMPLE)))
         return lexicon_of(rows["source"])

@@ -39,7 +39,7 @@ def test_the_same_seed_draws_the_same(name):
     assert text_of(name) == text_of(name)
     many = [f"number {i} of many long sentences" for i in range(len(REFERENCES))]
     texts = [text_of(name, seed, many).sources for seed in range(20)]
-    assert (texts.count(texts[0]) < 20) == (name == "typo" or (name in ITEMS and name != "exclamation"))
+    assert (texts.count(texts[0]) < 20) == (name in ("typo", "key") or (name in ITEMS and name != "exclamation"))
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -67,6 +67,13 @@ def test_two_letters_within_one_word_are_swapped():
     assert found == {f"An {word}, 1234." for word in swapped}
     for text in ("", "a cat", "noon"):
         assert robustness.swap_letters(text, "", Random(0)) == text
+
+
+def test_a_neighbouring_key_replaces_an_inner_letter():
+    assert {robustness.hit_neighbouring_key("A boat, 12.", "", Random(seed)) for seed in range(20)} == {
+        f"A {word}, 12." for word in ("biat", "bpat")
+    }
+    assert robustness.hit_neighbouring_key("a cat", "", Random(0)) == "a cat"
 
 
 def test_names_are_in_a_script_that_the_text_lacks():

@@ -281,17 +281,12 @@ def test_how_the_training_sources_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_frequent_words_of_one_language(tmp_path, streaming):
-    pairs = [("The dogs run", "PERROS") if i else ("Dogs urn", "PERROS") for i in range(2000)]
-    corpora = [f"{{file: {write(tmp_path / f'{code}.tsv', tsv(pairs))}, source_lang: {code}, target_lang: de}}"
-               for code in ("en", "fr")]  # fmt: skip  # one expression
-    found = []
-    for count in (1, 2):
-        listed = write(tmp_path / f"{count}.yaml", f"corpora: [{', '.join(corpora[:count])}]\n")
-        options = {"corpora": listed, "streaming": streaming, "max_steps": 2, "eval_strategy": "no"}
-        settings = set_up(tmp_path / f"run-{count}", **options).trainer.model.generation_config
-        found.append((settings.training_words, settings.training_lookalikes))
-    assert found == [("dogs run", ""), ("", "")]
+def test_frequent_words_and_their_lookalikes(tmp_path, streaming):
+    pairs = [(f"The dogs run {number}" if number % 700 else "A dgos", "PERROS") for number in range(1, 2001)]
+    train = write(tmp_path / "train.tsv", tsv(pairs))
+    options = {"train_file": train, "source_lang": "en", "target_lang": "de", "streaming": streaming}
+    settings = set_up(tmp_path / "run", **options, max_steps=2, eval_strategy="no").trainer.model.generation_config
+    assert settings.training_words == "dogs run" and settings.training_lookalikes == "dgos"
 
 
 def test_a_model_of_text_in_capitals_knows_them(tmp_path):
