@@ -24,7 +24,7 @@ MAX_SIMILAR, FEW_WORDS = 0.03, 100
 
 
 class Lexicon(NamedTuple):
-    """Frequent words in lower case, and rarer words that look like typos of them, as "dose" does of "does"."""
+    """Frequent words as they are written, and rarer words that look like typos of them, as "dose" does of "does"."""
 
     words: frozenset[str]
     lookalikes: frozenset[str]
@@ -55,7 +55,7 @@ def lexicon_of(sentences: Iterable[str]) -> Lexicon:
 
 
 def _is_plain(word: str) -> bool:
-    return len(word) >= MIN_LETTERS and word.isalpha() and word.islower()
+    return len(word) >= MIN_LETTERS and word.isalpha() and word[1:].islower()
 
 
 def _slips(word: str) -> Iterator[str]:

@@ -45,7 +45,7 @@ def set_source_facts(
     training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
     training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
-    training_words: Frequent words in lower case, to correct typos.
+    training_words: Frequent words, to correct typos.
     training_lookalikes: Rarer words that look like typos of them.
     """
     length, sample = _longest_and_sample(text, ids)

@@ -277,7 +277,7 @@ def test_how_the_training_sources_are_written(tmp_path):
     settings = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no").trainer.model.generation_config
     assert settings.training_marks == "’" and settings.training_spellings == "Ant"
     assert settings.training_upper_case is False
-    assert settings.training_words == "ant bee" and settings.training_lookalikes == ""
+    assert settings.training_words == "Ant ant bee" and settings.training_lookalikes == ""
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -286,7 +286,7 @@ def test_frequent_words_and_their_lookalikes(tmp_path, streaming):
     train = write(tmp_path / "train.tsv", tsv(pairs))
     options = {"train_file": train, "source_lang": "en", "target_lang": "de", "streaming": streaming}
     settings = set_up(tmp_path / "run", **options, max_steps=2, eval_strategy="no").trainer.model.generation_config
-    assert settings.training_words == "dogs run" and settings.training_lookalikes == "dgos"
+    assert settings.training_words == "The dogs run" and settings.training_lookalikes == "dgos"
 
 
 def test_a_model_of_text_in_capitals_knows_them(tmp_path):
