@@ -49,7 +49,7 @@ with importing():
     from hf_vanilla_transformer.options import BatchOptions, SearchOptions
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.text.casing import Case, in_case
-    from hf_vanilla_transformer.training.metrics import language_tokenizer, translation_scores
+    from hf_vanilla_transformer.training.metrics import check_tokenizer, language_tokenizer, translation_scores
     from hf_vanilla_transformer.training.model_card import add_section, command_line, read_card
 
     register()
@@ -76,6 +76,8 @@ def main(argv: list[str] | None = None) -> None:
             check_output_file(arguments.output, inputs, "output")
         if arguments.card is not None:
             read_card(arguments.card)
+        if arguments.tokenize is not None:
+            check_tokenizer(arguments.tokenize)
         sources, references = read_sentences(arguments)
         names = dict.fromkeys([PLAIN, *arguments.kinds])
         texts = {name: changed(name, sources, references, arguments.seed) for name in names}
@@ -98,6 +100,7 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--source", metavar="FILE", help="Sentences, one per line; plain or .gz.")
     files.add_argument("--reference", metavar="FILE", help="Their reference translations.")
     files.add_argument("--toy_corpus", **SWITCH, help="Use the test pairs of the built-in corpus instead.")
+    files.add_argument("--tokenize", help="BLEU's tokenizer (default: the target language's); none: tokenized text.")
     files.add_argument("--output", metavar="FILE", help="Write a JSON file of all values, texts and translations.")
     files.add_argument("--card", metavar="FILE", help="Add the table to a model card written by training.")
     rows = parser.add_argument_group("rows")
@@ -149,7 +152,7 @@ def evaluate(name: str, texts: Mapping[str, "Text"], arguments: Namespace) -> di
     translations = {
         kind: [best.text for best, *_ in islice(hypotheses, len(text.sources))] for kind, text in texts.items()
     }
-    tokenize = language_tokenizer(languages["tgt_lang"])
+    tokenize = arguments.tokenize or language_tokenizer(languages["tgt_lang"])
     rows = measure(texts, translations, tokenize)
     return {"bleu_tokenize": tokenize, "rows": rows, "translations": translations}
 
@@ -206,7 +209,7 @@ def without_item(translation: str, item: str, reference: str) -> str:
 
 def with_final_punctuation(translation: str, item: str, reference: str) -> str:
     """Replace final punctuation with the reference's."""
-    return with_ending(translation, reference[len(reference.rstrip(PUNCTUATION)) :])
+    return with_ending(translation, reference[len(reference.rstrip(f" {PUNCTUATION}")) :])
 
 
 class Kind(NamedTuple):

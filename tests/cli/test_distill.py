@@ -82,7 +82,7 @@ def test_options_reach_the_teacher(words, given, tmp_path):
     [
         (["--num_hypotheses", "3", "--num_beams", "2"], "3 hypotheses need as many beams, but --num_beams is 2"),
         (["--num_beams", "0"], "--num_beams is 0"),
-        (["--streaming"], "--streaming: the teacher translates pairs that are in memory"),
+        (["--streaming"], "--streaming: the teacher needs the training pairs in memory"),
         (["--model", "absent"], "absent"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -90,6 +90,11 @@ def test_references_have_the_case_that_is_asked_for():
     assert text_of("lower_case").references == REFERENCES
 
 
+@pytest.mark.parametrize("reference, expected", [("y.", "x."), ("y .", "x ."), ("y", "x"), ("y !", "x !")])
+def test_final_punctuation_is_spaced_as_in_the_reference(reference, expected):
+    assert {robustness.with_final_punctuation(f"x{mark}", "", reference) for mark in ("", " .", "!!!")} == {expected}
+
+
 def test_three_sentences_on_a_line():
     text = text_of("three_sentences")
     assert text.sources == ["A dog runs. Two men sit outside! It rains."]
@@ -204,10 +209,11 @@ def test_a_direction_of_several(words, tmp_path, monkeypatch, refused):
 
 
 def test_the_test_pairs_of_the_built_in_corpus(words, tmp_path):
-    options = ["--kinds", "lower_case", "--max_sentences", "2", "--output", "rows.json"]
+    options = ["--kinds", "lower_case", "--max_sentences", "2", "--tokenize", "char", "--output", "rows.json"]
     robustness.main(["--toy_corpus", "--model", "model", *options])
     content = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     assert content["texts"]["as_it_is"]["sources"] == load_toy_corpus(1, num_validation=1)["test"]["source"][:2]
+    assert content["models"]["model"]["bleu_tokenize"] == "char"
 
 
 def test_a_card_gets_the_table_once(words, tmp_path, monkeypatch, capsys):
@@ -245,6 +251,7 @@ def test_options_of_the_search(words, monkeypatch, capsys):
     [
         (["--max_sentences", "0"], "--max_sentences is 0; it must be positive"),
         (["--max_sentences", "2"], "--kinds three_sentences needs 3 sentences, but there are 2; give more"),
+        (["--tokenize", "14a"], "--tokenize 14a is unknown"),
         (["--kinds", "shouting"], "invalid choice: 'shouting'"),
         (["--output", "reference"], "--output reference is the input reference and would replace it"),
         (["--output", "model/config.json"], "is the input model/config.json and would replace it"),

@@ -83,7 +83,7 @@ class TestStart:
     def test_the_advice_keeps_a_given_rate(self, tmp_path):
         args = VanillaTransformerTrainingArguments(str(tmp_path), learning_rate=0.5, warmup_steps=100)
         advice = report.warmup_advice(args, 16, 100, 40)
-        assert advice.endswith("highest learning rate is 0.2; with warmup_steps 10 it is 0.5")
+        assert advice.endswith("learning rate peaks at 0.2; with warmup_steps 10, it peaks at 0.5")
 
     @pytest.mark.parametrize(
         ("pairs", "odd"),

@@ -103,7 +103,7 @@ def test_an_interrupted_call_goes_on(teacher, tmp_path, monkeypatch, number):
             yield translate(model, tokenizer, [line], **{**given, "show_progress": False})[0]
 
     monkeypatch.setattr(synthetic, "translate_lines", translate_lines)
-    with pytest.raises(KeyboardInterrupt, match="to go on, start it again"):
+    with pytest.raises(KeyboardInterrupt, match="to continue, start it again"):
         files_of(teacher, ENGLISH, tmp_path / "part", **options)
     assert not list((tmp_path / "part").glob("*.translations.txt"))
     text = files_of(teacher, ENGLISH, tmp_path / "part", **options)

@@ -55,4 +55,4 @@ def test_bad_arguments_end_in_one_line(run, tmp_path, arguments, message, refuse
 
 def test_an_output_folder_that_cannot_be_made_is_named(run, tmp_path, refused):
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert f"{tmp_path / 'file'} cannot be made" in refused(run, "attention", tmp_path / "file")
+    assert f"{tmp_path / 'file'} cannot be created" in refused(run, "attention", tmp_path / "file")
