@@ -27,6 +27,8 @@ _PICTOGRAM = (
 
 _NAME = r"\.?[\w@+~-]++(?:\.[\w@+~-]++)*+"
 _TRAILING = "\\]}'’”»….,;:!?"
+_LINK = rf"""\b(?i:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![{_TRAILING}])"""
+LINK = re.compile(_LINK)
 _DOMAINS = rf"(?:com|org|net|edu|gov|info|io)(?:\.[a-z]{{2}})?(?::\d+)?(?:/(?:[^\s<>\"()]*[^\s<>\"(){_TRAILING}])?)?"
 _FILES = (
     "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|json|xml|ya?ml|html?|md|py|js|cpp|java|exe|zip|gz|jpe?g|png|gif|svg|mp[34]"
@@ -37,7 +39,7 @@ ITEMS = re.compile(
     rf"""
     ⟦\d++⟧
     | (?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])                 # code
-    | \b(?i:(?:https?|ftp)://|www\.)(?:\([^\s<>"()]*+\)|[^\s<>"()])+(?<![{_TRAILING}])   # links
+    | {_LINK}
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
     | \{{\s*+\w++\s*+,\s*+(?:plural|select(?:ordinal)?)\s*+,                  # ICU messages

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 import sentencex
 
 from ..errors import lone_surrogate
+from .protection import LINK
 
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
 CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
@@ -76,18 +77,16 @@ def _after_bullets(text: str) -> tuple[str, str]:
 
 def _segment(line: str, language: str) -> list[str]:
     """Split a line into sentences; return it whole if sentencex fails."""
-    spelled = line.replace("…", "...")
+    # sentencex ends no sentence after a link, nor at an ellipsis, only at three dots.
+    masked = LINK.sub(lambda match: "x" * len(match[0]), line)
     try:
-        pieces: list[str] = sentencex.segment(language, spelled)
+        pieces: list[str] = sentencex.segment(language, masked.replace("…", "..."))
     except (KeyboardInterrupt, SystemExit):
         raise
     # A panic of its Rust code, as for "B\u3000.A", is not an Exception.
     except BaseException:
         return [line]
-    if spelled == line:
-        return pieces
-    # sentencex ends sentences at three dots, but not at an ellipsis: map the cuts back.
-    places = [i for i, each in enumerate(line) for _ in range(3 if each == "…" else 1)]
+    places = [i for i, each in enumerate(masked) for _ in range(3 if each == "…" else 1)]
     cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
 

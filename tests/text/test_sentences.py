@@ -31,6 +31,11 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
         ("One line\nand another", "en", ["One line", "and another"]),
         (" \n\t", "en", []),
         ("Wait… Tom (…) sings… and dances.… Yes…", "en", ["Wait…", "Tom (…) sings… and dances.…", "Yes…"]),
+        (
+            "See (https://x.y/a_(b)). TWO… https://x.y/a…b. Yes",
+            "en",
+            ["See (https://x.y/a_(b)).", "TWO… https://x.y/a…b.", "Yes"],
+        ),
         ("-5 dogs. - a dog", "en", ["-5 dogs.", "- a dog"]),
         # sentencex panics.
         ("One. Two.\nB\u3000.A", "en", ["One.", "Two.", "B\u3000.A"]),
