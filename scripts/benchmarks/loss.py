@@ -4,7 +4,6 @@ Legend: N labels, d model width, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib.util import find_spec
 from itertools import product
 
@@ -37,7 +36,7 @@ def loss_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
         for name, result in results.items():
             check_agreement(results[OURS], result, name, dtype)
         name = f"{args.tokens:,} x {preset_config(preset).d_model}, vocabulary {vocab_size:,}, {dtype}"
-        works = {each: partial(_loss_and_gradients, loss, *inputs) for each, loss in losses.items()}
+        works = {each: _work(loss, *inputs) for each, loss in losses.items()}
         yield Case("loss", name, works, args.tokens, "tokens", dtype)
         sizes = {"preset": preset, "vocab_size": vocab_size, "labels": args.tokens, "dtype": dtype}
         peaks = {
@@ -53,8 +52,8 @@ def peak_of_loss(
     torch.set_num_threads(threads)
     small, large = (make_inputs(preset, vocab_size, count, dtype, device, seed) for count in (2, labels))
     chosen = available_losses(device)[loss]
-    _loss_and_gradients(chosen, *small)
-    return peak_above_idle(partial(_loss_and_gradients, chosen, *large), device)
+    _work(chosen, *small)()
+    return peak_above_idle(_work(chosen, *large), device)
 
 
 def make_inputs(
@@ -129,3 +128,10 @@ def _loss_and_gradients(loss: Loss, states: Tensor, weight: Tensor, labels: Tens
     value = loss(states, weight, labels, SMOOTHING)
     d_states, d_weight = torch.autograd.grad(value, (states, weight))
     return {"loss": value.detach(), "states": d_states, "weight": d_weight}
+
+
+def _work(loss: Loss, *inputs: Tensor) -> Callable[[], None]:
+    def work() -> None:
+        _loss_and_gradients(loss, *inputs)
+
+    return work
