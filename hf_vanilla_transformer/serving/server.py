@@ -1,6 +1,7 @@
 """Run the application in one process with graceful shutdown."""
 
 import asyncio
+import logging
 import os
 import socket
 from types import FrameType
@@ -9,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..errors import one_line
+from ..inference import translation
 from .engine import Engine
 
 # Seconds for the last responses to reach their clients; pages still open are then disconnected.
@@ -73,5 +75,7 @@ def address(listening: socket.socket) -> str:
 
 def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
+    # Responses have remarks on what was cut, corrected or short; a line for each batch would flood the log.
+    logging.getLogger(translation.__name__).setLevel(logging.ERROR)
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     Server(config, engine).run(sockets=[listening])
