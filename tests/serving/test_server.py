@@ -1,5 +1,6 @@
 import asyncio
 import http.client
+import logging
 import threading
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
+from hf_vanilla_transformer.inference import translation
 from hf_vanilla_transformer.serving import server
 from hf_vanilla_transformer.serving.server import Server, address, listen
 
@@ -43,6 +45,18 @@ def test_a_page_that_stays_open_is_cut_off(monkeypatch, capsys):
         connection.close()
     assert engine.draining
     assert "(routes at /docs)" in capsys.readouterr().out
+
+
+def test_remarks_on_translations_are_not_logged(monkeypatch):
+    logger = logging.getLogger(translation.__name__)
+    before = logger.level
+    monkeypatch.setattr(Server, "run", lambda self, sockets: None)
+    try:
+        assert logger.isEnabledFor(logging.WARNING)
+        server.serve(FastAPI(), SimpleNamespace(), None)
+        assert not logger.isEnabledFor(logging.WARNING)
+    finally:
+        logger.setLevel(before)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
