@@ -29,6 +29,7 @@ from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
 from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
+remarks_logger = logging.get_logger(f"{__name__}.remarks")
 
 # Lines of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
@@ -293,7 +294,9 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     scores = [each.score for each in hypotheses if each.score is not None]
     # Sentences that were not translated have a score of 0.
     counted = list(filter(None, scores)) or scores[:1]
-    found = {remark for each in hypotheses for remark in each.remarks or ()} | {*["cut"] * layout.is_cut}
+    found = {remark for each in hypotheses for remark in each.remarks or ()}
+    if layout.is_cut:
+        found.add("cut")
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
         alignment, source, target = [], _WordCount(), _WordCount()
@@ -329,7 +332,7 @@ def _warn(counts: Counter[str], limit: int | None) -> None:
             f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
         )
     if found := [f"{counts[name]} {text}" for name, text in REMARKS.items() if counts[name]]:
-        logger.warning(f"of {counts['lines']} lines, {' and '.join(found)}")
+        remarks_logger.warning(f"of {counts['lines']} lines, {' and '.join(found)}")
 
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:

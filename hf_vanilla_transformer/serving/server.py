@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..errors import one_line
-from ..inference import translation
+from ..inference.translation import remarks_logger
 from .engine import Engine
 
 # Seconds for the last responses to reach their clients; pages still open are then disconnected.
@@ -76,6 +76,6 @@ def address(listening: socket.socket) -> str:
 def serve(application: FastAPI, engine: Engine, listening: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM."""
     # Responses have remarks on what was cut, corrected or short; a line for each batch would flood the log.
-    logging.getLogger(translation.__name__).setLevel(logging.ERROR)
+    remarks_logger.setLevel(logging.ERROR)
     config = uvicorn.Config(application, log_level="warning", access_log=False, lifespan="on")
     Server(config, engine).run(sockets=[listening])

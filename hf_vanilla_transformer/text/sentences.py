@@ -79,13 +79,16 @@ def _segment(line: str, language: str) -> list[str]:
     """Split a line into sentences; return it whole if sentencex fails."""
     # sentencex ends no sentence after a link, nor at an ellipsis, only at three dots.
     masked = LINK.sub(lambda match: "x" * len(match[0]), line)
+    spelled = masked.replace("…", "...")
     try:
-        pieces: list[str] = sentencex.segment(language, masked.replace("…", "..."))
+        pieces: list[str] = sentencex.segment(language, spelled)
     except (KeyboardInterrupt, SystemExit):
         raise
     # A panic of its Rust code, as for "B\u3000.A", is not an Exception.
     except BaseException:
         return [line]
+    if spelled == line:
+        return pieces
     places = [i for i, each in enumerate(masked) for _ in range(3 if each == "…" else 1)]
     cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]

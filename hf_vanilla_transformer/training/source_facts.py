@@ -14,7 +14,7 @@ from ..data.encoding import PairCounts
 from ..inference.preparation import PLAIN_PUNCTUATION, Preparation
 from ..text.casing import Case, case_of, usual_spellings
 from ..text.sentences import split_sentences
-from ..text.spelling import Lexicon, lexicon_of
+from ..text.spelling import lexicon_of
 from .text_splits import TextSplits, TokenizedSplits
 
 # Pairs of a stream whose longest source counts as the longest of all.
@@ -48,7 +48,7 @@ def set_source_facts(
     training_words: Frequent words, to correct typos.
     training_lookalikes: Rarer words that look like typos of them.
     """
-    length, sample = _longest_and_sample(text, ids)
+    length, sample, many = _read(text, ids)
     sources = [row["source"] for row in sample]
     split = sample[:: -(-len(sample) // SPLIT_SAMPLE)]
     paragraphs = [len(split_sentences(row["source"], text.part_of(row).source_lang).sentences) > 1 for row in split]
@@ -60,7 +60,7 @@ def set_source_facts(
     settings.training_upper_case = _share([case_of(source) is Case.UPPER for source in sources]) >= COMMON_SHARE
     settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
-    words, lookalikes = _lexicon(text)
+    words, lookalikes = lexicon_of(many)
     settings.training_words, settings.training_lookalikes = " ".join(sorted(words)), " ".join(sorted(lookalikes))
     settings.training_spellings = None
     settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
@@ -68,23 +68,18 @@ def set_source_facts(
     settings._from_model_config = False
 
 
-def _longest_and_sample(text: TextSplits, ids: TokenizedSplits) -> tuple[int, list[Any]]:
-    """Return the length of the longest source in tokens, and some pairs."""
+def _read(text: TextSplits, ids: TokenizedSplits) -> tuple[int, list[Any], Sequence[str]]:
+    """Return the length of the longest source in tokens, some pairs, and more sources, to count words."""
     if isinstance(ids.train, datasets.Dataset):
         size = len(text.train)
-        return int(token_lengths(ids.train)[0].max()), list(text.train.select(range(0, size, -(-size // SAMPLE))))
+        pairs, more = (text.train.select(range(0, size, -(-size // most))) for most in (SAMPLE, WORD_SAMPLE))
+        return int(token_lengths(ids.train)[0].max()), list(pairs), more["source"]
     # Leave training's counts alone.
     stream = copy(ids.train)
     stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
     length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
-    return length, list(text.train.take(SAMPLE))
-
-
-def _lexicon(text: TextSplits) -> Lexicon:
-    if isinstance(text.train, datasets.Dataset):
-        rows = text.train.select(range(0, len(text.train), -(-len(text.train) // WORD_SAMPLE)))
-        return lexicon_of(rows["source"])
-    return lexicon_of(row["source"] for row in text.train.take(STREAM_SAMPLE))
+    pairs = list(text.train.take(STREAM_SAMPLE))
+    return length, pairs[:SAMPLE], [pair["source"] for pair in pairs]
 
 
 def _share(found: Sequence[bool]) -> float:

@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from hf_vanilla_transformer.inference import translation
+from hf_vanilla_transformer.inference.translation import logger, remarks_logger
 from hf_vanilla_transformer.serving import server
 from hf_vanilla_transformer.serving.server import Server, address, listen
 
@@ -48,15 +48,14 @@ def test_a_page_that_stays_open_is_cut_off(monkeypatch, capsys):
 
 
 def test_remarks_on_translations_are_not_logged(monkeypatch):
-    logger = logging.getLogger(translation.__name__)
-    before = logger.level
+    before = remarks_logger.level
     monkeypatch.setattr(Server, "run", lambda self, sockets: None)
     try:
-        assert logger.isEnabledFor(logging.WARNING)
+        assert remarks_logger.isEnabledFor(logging.WARNING)
         server.serve(FastAPI(), SimpleNamespace(), None)
-        assert not logger.isEnabledFor(logging.WARNING)
+        assert not remarks_logger.isEnabledFor(logging.WARNING) and logger.isEnabledFor(logging.WARNING)
     finally:
-        logger.setLevel(before)
+        remarks_logger.setLevel(before)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
