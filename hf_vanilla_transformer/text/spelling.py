@@ -1,6 +1,7 @@
-"""Correct typos in frequent words: two letters swapped, or a letter doubled or not doubled.
+"""Correct typos in frequent words: two letters swapped, a letter doubled, or a double letter typed once.
 
-Measured on text without typos, such corrections are right; those of other letters often replace one word with another.
+On clean text of the training domain, these corrections change nothing. Correcting other typos, such as a wrong letter,
+would replace rare words with frequent ones.
 """
 
 from collections import Counter
@@ -11,26 +12,26 @@ from .casing import COMPOUNDS
 
 MIN_LETTERS = 3
 
-# Words of a lexicon, and their least count. Those of three letters must be among the first `MAX_SHORT`, to correct
-# "teh" but not "cpu".
+# Maximum number of words, and minimum count of each. Words of three letters must be among the `MAX_SHORT` most
+# frequent ones, to correct "teh" but not "cpu".
 MAX_WORDS, MIN_COUNT, MAX_SHORT = 2000, 5, 100
 
-# A word is taken for a typo of another one that is this many times as frequent.
+# A training word counts as a typo if the word it resembles is more than this many times as frequent.
 TYPO_RATIO = 1000
 
-# Largest share of words that look like another one, of at least so many words: 0.2 to 1.4 % in English, German and
-# Spanish, 60 % of the strings of 5 letters out of 6.
+# Maximum share of words that resemble a frequent one, among at least `FEW_WORDS`: 0.2 to 1.4 % do in English, German
+# and Spanish, and far more in sequences of symbols.
 MAX_SIMILAR, FEW_WORDS = 0.03, 100
 
 
 class Lexicon(NamedTuple):
-    """Frequent words as they are written, and rarer words that look like typos of them, as "dose" does of "does"."""
+    """Frequent words, and rarer words that look like typos of them, such as "dose" of "does"."""
 
     words: frozenset[str]
     lookalikes: frozenset[str]
 
     def correct(self, word: str) -> str:
-        """Return the only frequent word that a word can be a typo of, or else the word itself."""
+        """Return the frequent word that `word` is a typo of, or `word` itself if there is none or more than one."""
         if not _is_plain(word) or word in self.words or word in self.lookalikes:
             return word
         found = self.words.intersection(_slips(word))
@@ -38,7 +39,7 @@ class Lexicon(NamedTuple):
 
 
 def lexicon_of(sentences: Iterable[str]) -> Lexicon:
-    """Return the lexicon of training text; an empty one if typos cannot be told from words, as in text of symbols."""
+    """Return the lexicon of training text; empty if typos cannot be told from words, as in sequences of symbols."""
     counts = Counter(word for sentence in sentences for word in COMPOUNDS.findall(sentence) if _is_plain(word))
     frequent = [word for word, count in counts.most_common() if count >= MIN_COUNT]
     usable = [word for i, word in enumerate(frequent) if len(word) > MIN_LETTERS or i < MAX_SHORT]
