@@ -2,15 +2,12 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..text.protection import PLACEHOLDER
-
-Link = tuple[int, int]
-"""Indices of aligned source and target words, from 0; white space separates words."""
+from ..text.protection import PLACEHOLDER, Link
 
 
 class Tag(NamedTuple):
@@ -75,6 +72,14 @@ Span = tuple[int, int]
 MAX_PART = 100
 
 
+# Private-use characters stand in for those of placeholders, to count as letters but never equal other text.
+LETTERS = "\U000f0000"
+
+
+def _with_letters(text: str) -> str:
+    return PLACEHOLDER.sub(lambda match: "".join(chr(ord(LETTERS) + ord(each)) for each in match[0]), text)
+
+
 class _Words:
     """The words of a text, by offset."""
 
@@ -86,6 +91,10 @@ class _Words:
             self.ended[end] += 1
             self.begun[start + 1] += 1
         self.ended, self.begun = list(accumulate(self.ended)), list(accumulate(self.begun))
+        # The word of each placeholder, and the words that are nothing else but punctuation.
+        self.placeholders = {match[0]: self.ended[match.start()] for match in PLACEHOLDER.finditer(text)}
+        words = {index: PLACEHOLDER.sub("", text[slice(*self.spans[index])]) for index in self.placeholders.values()}
+        self.bare = {index for index, rest in words.items() if not any(map(str.isalnum, rest))}
 
     def within(self, start: int, end: int) -> Span:
         """Return the index of the first word ending after `start`, and of the first beginning at or after `end`."""
@@ -112,17 +121,22 @@ class _Placement:
     """Places the tags of a segment in a translation."""
 
     def __init__(self, segment: Segment, translation: str, links: Iterable[Link]):
-        # A placeholder counts as a word.
-        self.text, self.translation = (PLACEHOLDER.sub(r"x\1x", text) for text in (segment.text, translation))
+        self.text, self.translation = map(_with_letters, (segment.text, translation))
         self.tags = segment.tags
-        self.source, self.target = _Words(self.text), _Words(translation)
+        self.source, self.target = _Words(segment.text), _Words(translation)
         count, last = len(self.source.spans), len(self.target.spans)
         firsts, lasts = [last] * count, [-1] * count
-        for source, target in links:
+        for source, target in self._exact(links):
             if 0 <= source < count and 0 <= target < last:
                 firsts[source], lasts[source] = min(firsts[source], target), max(lasts[source], target)
         self.first, self.last = _Extremes(firsts, min), _Extremes(lasts, max)
-        self.letters = list(accumulate(map(str.isalnum, self.text), initial=0))
+        self.letters = list(accumulate((each.isalnum() or each > LETTERS for each in self.text), initial=0))
+
+    def _exact(self, links: Iterable[Link]) -> Iterator[Link]:
+        """Yield links, with placeholders linked to themselves and, unless part of a longer word, to nothing else."""
+        places = self.target.placeholders
+        yield from ((word, places[each]) for each, word in self.source.placeholders.items() if each in places)
+        yield from (link for link in links if link[0] not in self.source.bare and link[1] not in self.target.bare)
 
     def spans(self) -> list[Span]:
         """Return the span of each tag, well nested: siblings do not overlap."""

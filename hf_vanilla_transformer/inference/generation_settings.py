@@ -26,7 +26,8 @@ _SWITCHES = (
     "low_memory", "is_assistant", "training_paragraphs", "training_capitals", "training_upper_case",
     "training_numbers",
 )  # fmt: skip  # as above
-_TEXTS = ("training_marks", "training_spellings", "training_words", "training_lookalikes")
+_TEXTS = ("training_marks", "training_spellings")
+_TEXTS_BY_LANGUAGE = ("training_words", "training_lookalikes")
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
 _IDS = ("suppress_tokens", "begin_suppress_tokens", "language_ids")
@@ -41,6 +42,10 @@ def _is_integer(value: Any, least: int = 0, largest: int = MAX_COUNT) -> bool:
 
 def _is_number(value: Any, largest: int = MAX_COUNT) -> bool:
     return type(value) in (int, float) and abs(value) <= largest
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_id(value: Any) -> bool:
@@ -67,7 +72,12 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         f"a number from {-MAX_LENGTH_PENALTY} to {MAX_LENGTH_PENALTY}",
     ),
     (_SWITCHES, lambda value: type(value) is bool, "true or false"),
-    (_TEXTS, lambda value: isinstance(value, str), "a string"),
+    (_TEXTS, _is_text, "a string"),
+    (
+        _TEXTS_BY_LANGUAGE,
+        lambda value: _is_text(value) or (isinstance(value, dict) and all(map(_is_text, value.values()))),
+        "a string, or an object of strings by language",
+    ),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),

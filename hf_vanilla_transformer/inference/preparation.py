@@ -27,7 +27,6 @@ from ..text.protection import (
     Span,
     checked_pattern,
     edited,
-    moved,
     placeholders_of,
     with_placeholders,
 )
@@ -120,17 +119,7 @@ class Sentence:
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
-        if self.raw and not self.protected.items:
-            # Remove placeholders that the model added.
-            stays = set(PLACEHOLDER.findall(self.source))
-            return PLACEHOLDER.sub(lambda match: match[0] if match[1] in stays else "", translation), list(links)
-        translation = in_case(translation, self.case)
-        edits = self.protected.edits(translation, links)
-        if not edits and not self.protected.items:
-            return translation, list(links)
-        sources = moved(self.text, self.protected.source_edits())
-        targets = moved(translation, edits)
-        return edited(translation, edits), [(sources[source], targets[target]) for source, target in links]
+        return self.protected.restored(in_case(translation, self.case), links)
 
 
 class Preparation:
@@ -171,8 +160,8 @@ class Preparation:
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
         self._spellings = _by_folded_case(getattr(settings, "training_spellings", None) or "")
-        known = (getattr(settings, f"training_{name}", None) or "" for name in ("words", "lookalikes"))
-        self._lexicon = _lexicon(*known)
+        # Strings or, if there are several source languages, dictionaries of them by language.
+        self._known_words = [getattr(settings, f"training_{name}", None) or "" for name in ("words", "lookalikes")]
         self._alphabet = _Alphabet.of(tokenizer)
         # Punctuation in the vocabulary, but too rare in training to be learned.
         marks = getattr(settings, "training_marks", None)
@@ -195,7 +184,7 @@ class Preparation:
             return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
         if split == "never" or (split == "auto" and self._has_paragraphs):
             return whole(text)
-        return split_sentences(text, language or getattr(self.tokenizer, "src_lang", only_pair(self.tokenizer)[0]))
+        return split_sentences(text, language or self._source_lang)
 
     def may_be_long(self, layout: Layout) -> bool:
         """Whether a sentence may be longer than any in training, estimated from above without the tokenizer."""
@@ -238,17 +227,22 @@ class Preparation:
         protected = _rewritten(with_placeholders(text, spans, self.placeholders), self._plain)
         if not any(map(str.isalpha, protected.text)):
             return Sentence(source, **given)
-        kept = {word for start, end in terms for word in text[start:end].split()}
+        kept = {word for start, end in terms for word in COMPOUNDS.findall(self._plain(text[start:end]))}
         typed = protected
         # Names in upper or title case cannot be told from words.
         if case in (Case.SENTENCE, Case.LOWER):
-            protected = _rewritten(typed, partial(self._without_typos, kept=kept))
+            lexicon = self._lexicon(direction[0] if direction else self._source_lang)
+            protected = _rewritten(typed, partial(_without_typos, lexicon=lexicon, kept=kept))
         is_corrected = protected is not typed
         protected = _rewritten(protected, partial(self._in_sentence_case, case=case, kept=kept))
         return Sentence(source, case, protected, is_corrected=is_corrected, **given)
 
-    def _without_typos(self, text: str, kept: Collection[str]) -> str:
-        return COMPOUNDS.sub(lambda match: match[0] if match[0] in kept else self._lexicon.correct(match[0]), text)
+    @property
+    def _source_lang(self) -> str | None:
+        return getattr(self.tokenizer, "src_lang", only_pair(self.tokenizer)[0])
+
+    def _lexicon(self, language: str | None) -> Lexicon:
+        return _lexicon(*(each if isinstance(each, str) else each.get(language, "") for each in self._known_words))
 
     def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
         """Convert a text to the case of the training data, except for the words in `kept`."""
@@ -320,9 +314,13 @@ def _by_folded_case(words: str) -> dict[str, str]:
     return {word.casefold(): word for word in words.split()}
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _lexicon(words: str, lookalikes: str) -> Lexicon:
     return Lexicon(frozenset(words.split()), frozenset(lookalikes.split()))
+
+
+def _without_typos(text: str, lexicon: Lexicon, kept: Collection[str]) -> str:
+    return COMPOUNDS.sub(lambda match: match[0] if match[0] in kept else lexicon.correct(match[0]), text)
 
 
 def _rewritten(protected: ProtectedText, write: Callable[[str], str]) -> ProtectedText:

@@ -93,6 +93,9 @@ Span = tuple[int, int]
 Edit = tuple[int, int, str]
 """Start and end within a text, and the replacement."""
 
+Link = tuple[int, int]
+"""Indices of aligned source and target words, from 0; white space separates words."""
+
 
 class Item(NamedTuple):
     """A part of a sentence that is not translated.
@@ -130,20 +133,56 @@ class ProtectedText:
         """Return the items without a placeholder in a translation."""
         return [item for item in self.items if not item.placeholder or item.placeholder not in translation]
 
-    def edits(self, translation: str, links: Iterable[tuple[int, int]] = ()) -> list[Edit]:
-        """Return the edits that put every item into a translation of `text` once, and remove other placeholders.
+    def restored(self, translation: str, links: Iterable[Link] = ()) -> tuple[str, list[Link]]:
+        """Put every item into a translation of `text` once, and remove other placeholders.
 
         An item whose placeholder is missing goes after the target word linked to the nearest source word before it,
-        or, without links, to the same relative position. Links (source word, target word) are counted from 0.
+        or, without links, to the same relative position.
+
+        Args:
+            translation: Translation of `text`.
+            links: Links between words of `text` and `translation`, if known.
+
+        Returns:
+            The translation of the sentence, and the links between words of the two.
         """
-        waiting = {item.placeholder: item for item in self.items if item.placeholder}
+        pairs = list(links)
+        if surplus := self._surplus(translation):
+            translation, pairs = _with_edits(translation, surplus, pairs)
+            translation = translation.lstrip(" ")
+        if self.items:
+            translation, pairs = _with_edits(translation, self._restorations(translation, pairs), pairs)
+            sources = moved(self.text, self.source_edits())
+            pairs = [(index, target) for source, target in pairs if (index := sources[source]) is not None]
+        return translation, pairs
+
+    def _surplus(self, translation: str) -> list[Edit]:
+        """Return the edits that remove placeholders that are repeated or not those of items."""
+        waiting = [*self.placeholders]
+        # Left in the text, because the user wrote them into a glossary term or raw text.
+        stay = {*PLACEHOLDER.findall(self.text)} - {*PLACEHOLDER.findall("".join(waiting))}
+        spans: list[Span] = []
+        for match in PLACEHOLDER.finditer(translation):
+            if match[0] in waiting:
+                waiting.remove(match[0])
+            elif match[1] not in stay:
+                spans.append(match.span())
+        return [
+            (start - (translation[:start][-1:] == " " and _closes(translation, end)), end, "")
+            for start, end in _joined(spans)
+        ]
+
+    def _restorations(self, translation: str, links: Iterable[Link]) -> list[Edit]:
+        """Return the edits that put every item into a translation."""
+        items = {item.placeholder: item for item in self.items if item.placeholder}
         edits = [
-            self._restored(translation, match.span(), waiting.pop(match[0], None))
+            self._restored(translation, match.span(), items[match[0]])
             for match in PLACEHOLDER.finditer(translation)
+            if match[0] in items
         ]
         if missing := self.missing(translation):
             # Ends of words, before closing punctuation.
-            ends = [match.end(1) for match in re.finditer(r"(\S*\w|\S+)\S*", translation)]
+            ends = [match.end(1) for match in re.finditer(r"(\S*[\w⟧]|\S+)\S*", translation)]
             targets: dict[int, int] = {}
             for source, target in links:
                 targets[source] = max(target, targets.get(source, -1))
@@ -153,12 +192,10 @@ class ProtectedText:
             edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
         return sorted(edits)
 
-    def _restored(self, translation: str, span: Span, item: Item | None) -> Edit:
-        """Return the edit that replaces a placeholder with its item, spaced as in the source, or removes it."""
+    def _restored(self, translation: str, span: Span, item: Item) -> Edit:
+        """Return the edit that replaces a placeholder with its item, spaced as in the source."""
         start, end = span
         before, after = translation[:start][-1:], translation[end : end + 1]
-        if item is None:
-            return start - (before == " " and after in (" ", "")), end, ""
         source_before, source_after = self.text[: item.start][-1:], self.text[item.start + len(item.placeholder) :][:1]
         first = " " * bool((before.isalnum() or before == "⟧") and not source_before.strip())
         last = " " * bool(after.isalnum() and not source_after.strip())
@@ -188,21 +225,37 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*pieces, text[last:]])
 
 
-def moved(text: str, edits: Sequence[Edit]) -> list[int]:
-    """Return the index of each word of a text after edits; words are separated by white space."""
+def moved(text: str, edits: Sequence[Edit]) -> list[int | None]:
+    """Return the index of each word of a text after edits, None if it was removed; white space separates words."""
     starts = [match.start() for match in re.finditer(r"\S+", edited(text, edits))]
-    numbers = []
+    numbers: list[int | None] = []
+    shift = done = 0
     for match in re.finditer(r"\S+", text):
-        shift = sum(len(replacement) - end + start for start, end, replacement in edits if end <= match.start())
-        numbers.append(max(0, bisect_right(starts, match.start() + shift) - 1))
+        while done < len(edits) and edits[done][1] <= match.start():
+            shift += len(edits[done][2]) - edits[done][1] + edits[done][0]
+            done += 1
+        start, end, replacement = edits[done] if done < len(edits) else (len(text), 0, "")
+        is_removed = start <= match.start() and match.end() <= end and not replacement
+        numbers.append(None if is_removed else max(0, bisect_right(starts, match.start() + shift) - 1))
     return numbers
+
+
+def _with_edits(translation: str, edits: Sequence[Edit], links: Iterable[Link]) -> tuple[str, list[Link]]:
+    """Apply edits to a translation and its links."""
+    targets = moved(translation, edits)
+    pairs = [(source, index) for source, target in links if (index := targets[target]) is not None]
+    return edited(translation, edits), pairs
+
+
+def _closes(text: str, place: int) -> bool:
+    """Whether a text ends, or has a character never preceded by a space, at a position."""
+    return place == len(text) or text.startswith(CLOSING, place)
 
 
 def _with_gaps(text: str, place: int, items: Iterable[str]) -> str:
     """Join items with the spaces needed to insert them at a position in a text."""
-    before, after = text[:place], text[place:]
-    first = " " * bool(before and not before[-1].isspace())
-    return first + " ".join(items) + " " * bool(after and not after.startswith(CLOSING))
+    first = " " * bool(place and not text[place - 1].isspace())
+    return first + " ".join(items) + " " * (not _closes(text, place))
 
 
 class Protector:
@@ -272,7 +325,7 @@ def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[s
         while not placeholder and start > end and text[start - 1] + text[stop : stop + 1] in ENCLOSING:
             start, stop = start - 1, stop + 1
         whole = piece = text[end:start]
-        if not placeholder and (stop == len(text) or text.startswith(CLOSING, stop)):
+        if not placeholder and _closes(text, stop):
             piece = piece.rstrip()
         pieces += [piece, placeholder]
         items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))

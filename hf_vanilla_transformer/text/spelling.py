@@ -1,16 +1,18 @@
 """Correct typos in frequent words: two letters swapped, a letter doubled, or a double letter typed once.
 
-On clean text of the training domain, these corrections change nothing. Correcting other typos, such as a wrong letter,
-would replace rare words with frequent ones.
+On clean text of the training domain, these corrections change nothing; in other text, they may replace a word that
+training lacked. Correcting other typos, such as a wrong letter, would do so far more often.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
+from unicodedata import normalize
 
-from .casing import COMPOUNDS
+from .casing import COMPOUNDS, capitalized
 
-MIN_LETTERS = 3
+MIN_LETTERS, MAX_LETTERS = 3, 30
 
 # Maximum number of words, and minimum count of each. Words of three letters must be among the `MAX_SHORT` most
 # frequent ones, to correct "teh" but not "cpu".
@@ -25,14 +27,14 @@ MAX_SIMILAR, FEW_WORDS = 0.03, 100
 
 
 class Lexicon(NamedTuple):
-    """Frequent words, and rarer words that look like typos of them, such as "dose" of "does"."""
+    """Frequent words, and rarer ones, in lower case, that look like typos of them, such as "dose" of "does"."""
 
     words: frozenset[str]
     lookalikes: frozenset[str]
 
     def correct(self, word: str) -> str:
         """Return the frequent word that `word` is a typo of, or `word` itself if there is none or more than one."""
-        if not _is_plain(word) or word in self.words or word in self.lookalikes:
+        if not _is_plain(word) or any(form in self.words or form in self.lookalikes for form in _forms(word)):
             return word
         found = self.words.intersection(_slips(word))
         return next(iter(found)) if len(found) == 1 else word
@@ -40,23 +42,34 @@ class Lexicon(NamedTuple):
 
 def lexicon_of(sentences: Iterable[str]) -> Lexicon:
     """Return the lexicon of training text; empty if typos cannot be told from words, as in sequences of symbols."""
-    counts = Counter(word for sentence in sentences for word in COMPOUNDS.findall(sentence) if _is_plain(word))
+    texts = (normalize("NFC", sentence) for sentence in sentences)
+    counts = Counter(word for text in texts for word in COMPOUNDS.findall(text) if _is_plain(word))
     frequent = [word for word, count in counts.most_common() if count >= MIN_COUNT]
     usable = [word for i, word in enumerate(frequent) if len(word) > MIN_LETTERS or i < MAX_SHORT]
     words = frozenset(usable[:MAX_WORDS])
-    similar = {word: found for word in counts if (found := words.intersection(_slips(word)))}
-    if len(similar) > MAX_SIMILAR * max(len(counts), FEW_WORDS):
+    totals: Counter[str] = Counter()
+    for word, count in counts.items():
+        totals[word.lower()] += count
+    similar = {
+        word: found for word in totals if (found := words.intersection(chain.from_iterable(map(_slips, _forms(word)))))
+    }
+    if len(similar) > MAX_SIMILAR * max(len(totals), FEW_WORDS):
         return Lexicon(frozenset(), frozenset())
     lookalikes = [
         word
         for word, found in similar.items()
-        if word not in words and counts[word] * TYPO_RATIO >= max(counts[each] for each in found)
+        if words.isdisjoint(_forms(word)) and totals[word] * TYPO_RATIO >= max(counts[each] for each in found)
     ]
-    return Lexicon(words, frozenset(sorted(lookalikes, key=counts.__getitem__)[-MAX_WORDS:]))
+    return Lexicon(words, frozenset(sorted(lookalikes, key=totals.__getitem__)[-MAX_WORDS:]))
 
 
 def _is_plain(word: str) -> bool:
-    return len(word) >= MIN_LETTERS and word.isalpha() and word[1:].islower()
+    return MIN_LETTERS <= len(word) <= MAX_LETTERS and word.isalpha() and word[1:].islower()
+
+
+def _forms(word: str) -> tuple[str, str]:
+    """Return a word as it is written within a sentence and at its start."""
+    return word.lower(), capitalized(word)
 
 
 def _slips(word: str) -> Iterator[str]:

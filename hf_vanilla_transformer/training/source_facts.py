@@ -1,7 +1,7 @@
 """Facts about a model's training sources that translation needs."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
@@ -11,11 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batching import token_lengths
 from ..data.encoding import PairCounts
+from ..data.reading import PART_COLUMN
 from ..inference.preparation import PLAIN_PUNCTUATION, Preparation
 from ..text.casing import Case, case_of, usual_spellings
 from ..text.sentences import split_sentences
-from ..text.spelling import lexicon_of
-from .text_splits import TextSplits, TokenizedSplits
+from ..text.spelling import Lexicon, lexicon_of
+from .text_splits import TextSplits, TokenizedSplits, part_numbers
 
 # Pairs of a stream whose longest source counts as the longest of all.
 STREAM_SAMPLE = 100_000
@@ -45,8 +46,8 @@ def set_source_facts(
     training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
     training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
-    training_words: Frequent words, to correct typos.
-    training_lookalikes: Rarer words that look like typos of them.
+    training_words: Frequent words, to correct typos; by language if there are several source languages.
+    training_lookalikes: Rarer words that look like typos of them, likewise.
     """
     length, sample, many = _read(text, ids)
     sources = [row["source"] for row in sample]
@@ -60,30 +61,44 @@ def set_source_facts(
     settings.training_upper_case = _share([case_of(source) is Case.UPPER for source in sources]) >= COMMON_SHARE
     settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
-    words, lookalikes = lexicon_of(many)
-    settings.training_words, settings.training_lookalikes = " ".join(sorted(words)), " ".join(sorted(lookalikes))
+    for name, words in _frequent_words((text.parts[part].source_lang, source) for part, source in many).items():
+        setattr(settings, f"training_{name}", words)
     settings.training_spellings = None
     settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
     # Marked as coming from the configuration, settings lose names that transformers does not know.
     settings._from_model_config = False
 
 
-def _read(text: TextSplits, ids: TokenizedSplits) -> tuple[int, list[Any], Sequence[str]]:
-    """Return the length of the longest source in tokens, some pairs, and more sources, to count words."""
+def _read(text: TextSplits, ids: TokenizedSplits) -> tuple[int, list[Any], Iterable[tuple[int, str]]]:
+    """Return the length of the longest source in tokens, some pairs, and more sources, with their part numbers."""
     if isinstance(ids.train, datasets.Dataset):
         size = len(text.train)
         pairs, more = (text.train.select(range(0, size, -(-size // most))) for most in (SAMPLE, WORD_SAMPLE))
-        return int(token_lengths(ids.train)[0].max()), list(pairs), more["source"]
+        words = zip(part_numbers(more), more["source"][:], strict=True)
+        return int(token_lengths(ids.train)[0].max()), list(pairs), words
     # Leave training's counts alone.
     stream = copy(ids.train)
     stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
     length = max((len(row["input_ids"]) for row in islice(stream, STREAM_SAMPLE)), default=0)
     pairs = list(text.train.take(STREAM_SAMPLE))
-    return length, pairs[:SAMPLE], [pair["source"] for pair in pairs]
+    return length, pairs[:SAMPLE], [(pair.get(PART_COLUMN, 0), pair["source"]) for pair in pairs]
 
 
 def _share(found: Sequence[bool]) -> float:
     return sum(found) / len(found)
+
+
+def _frequent_words(sources: Iterable[tuple[str | None, str]]) -> dict[str, str | dict[str | None, str]]:
+    """Return the words and lookalikes of the sources' lexicon, by language if there are several."""
+    by_language: defaultdict[str | None, list[str]] = defaultdict(list)
+    for language, source in sources:
+        by_language[language].append(source)
+    lexicons = {language: lexicon_of(texts)._asdict() for language, texts in by_language.items()}
+    found = {}
+    for name in Lexicon._fields:
+        words = {language: " ".join(sorted(lexicon[name])) for language, lexicon in lexicons.items()}
+        found[name] = words if len(words) > 1 else " ".join(words.values())
+    return found
 
 
 def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list[str]:

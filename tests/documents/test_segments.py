@@ -82,7 +82,17 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
             [(0, 3), (1, 2), (2, 1), (3, 0)],
             "<code>y ⟦1⟧</code> oder <b>(<code>x</code>)</b> starten.",
         ),
-        ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "⟦1⟧ <b>los</b>. <code>x</code> <kbd>y</kbd>"),
+        ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "⟦1⟧ los. <b><code>x</code></b> <kbd>y</kbd>"),
+        ("<code>x</code><sub>1</sub> is", "ist ⟦1⟧1", [(0, 1), (1, 0)], "ist <code>x</code><sub>1</sub>"),
+        ("see ⟦1⟧<sup>1</sup>, <code>x</code>", "⟦1⟧1, ⟦2⟧ siehe", [], "⟦1⟧<sup>1</sup>, <code>x</code> siehe"),
+        # A placeholder is linked to itself alone.
+        (
+            "see <b><code>x</code></b> dogs",
+            "Hunde ⟦1⟧ sehen",
+            [(0, 1), (1, 0), (2, 0)],
+            "Hunde <b><code>x</code></b> sehen",
+        ),
+        ("see <b>dogs</b> <code>x</code>", "⟦1⟧-Hunde sehen", [(0, 1), (1, 0)], "<b><code>x</code>-Hunde</b> sehen"),
         ("<code>x</code> runs", "", None, "<code>x</code>"),
         # No words to place tags by.
         ("a <b>b</b> <img> c", "", None, "<b></b><img>"),

@@ -75,7 +75,7 @@ def test_what_is_put_back(placeholders):
     for text in [*ITEMS, " ".join(ITEMS), "A dog 🙂 runs (https://x.org), see 🙂🙂."]:
         protected = protected_text(text, placeholders)
         assert edited(protected.text, protected.source_edits()) == text
-        translation = edited(protected.text, protected.edits(protected.text))
+        translation, _ = protected.restored(protected.text)
         assert all(translation.count(item.text) >= 1 for item in protected.items)
 
 
@@ -85,35 +85,54 @@ def test_every_item_is_kept_once_whatever_the_translation(parts, count, translat
     text = " ".join(parts)
     protected = protected_text(text, PLACEHOLDERS[:count])
     assert edited(protected.text, protected.source_edits()) == text
-    edits = protected.edits(translation)
-    assert all(before[1] <= after[0] for before, after in zip(edits, edits[1:], strict=False))
-    result = edited(translation, edits)
+    words = range(len(translation.split()))
+    result, links = protected.restored(translation, [(0, word) for word in words] if protected.text.strip() else [])
     assert all(item.text in result for item in protected.items)
-    assert len(moved(translation, edits)) == len(re.findall(r"\S+", translation))
+    assert all(0 <= source < len(text.split()) and 0 <= target < len(result.split()) for source, target in links)
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(
+    st.lists(st.sampled_from(["dog", "cat", "{}", "({})", "{},"]), min_size=1, max_size=12),
+    st.lists(
+        st.sampled_from(["Hund", "Katze", *map("⟦{}⟧".format, range(1, 12)), "⟦1⟧⟦2⟧", "⟦3⟧.", "."]), max_size=12
+    ),
+    st.sampled_from([0, 2, 9]),
+)
+def test_no_placeholder_stays(parts, translation, count):
+    names = [f"{{x{number}}}" for number in range(len(parts))]
+    text = " ".join(map(str.format, parts, names))
+    protected = protected_text(text, PLACEHOLDERS[:count])
+    words = protected.text.split()
+    for links in ([], [(i % len(words), i) for i in range(len(translation) if words else 0)]):
+        result, _ = protected.restored(" ".join(translation), links)
+        assert all(result.count(name) == 1 for name in names if name in text)
+        assert "⟦" not in result and "⟧" not in result and "  " not in result and result.strip() == result
 
 
 def test_places_without_a_placeholder():
     protected = protected_text("A dog https://x.org sleeps, 🙂.", ())
     assert protected.text == "A dog sleeps,."
     links = [(0, 0), (1, 2), (2, 1)]
-    assert edited("Ein schläft Hund.", protected.edits("Ein schläft Hund.", links)) == (
-        "Ein schläft Hund https://x.org 🙂."
-    )
+    assert protected.restored("Ein schläft Hund.", links)[0] == "Ein schläft Hund https://x.org 🙂."
     middle = protected_text("Dogs, a cat, 🙂 sleep", ())
-    assert edited("Hunde, Katze schlafen", middle.edits("Hunde, Katze schlafen", [(0, 0), (2, 1), (3, 2)])) == (
-        "Hunde, Katze 🙂 schlafen"
-    )
+    links = [(0, 0), (2, 1), (3, 2)]
+    assert middle.restored("Hunde, Katze schlafen", links)[0] == "Hunde, Katze 🙂 schlafen"
     again = protected_text("A dog 🙂 sleeps", PLACEHOLDERS)
-    assert edited("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", again.edits("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x")) == "Hund 🙂 x"
+    # The links of the words that leave with a placeholder do, too.
+    links = [(1, 0), (2, 1), (2, 2), (2, 3), (3, 4)]
+    assert again.restored("Hund ⟦1⟧ ⟦1⟧ ⟦2⟧ x", links) == ("Hund 🙂 x", [(1, 0), (2, 1), (3, 2)])
     assert moved("Hund ⟦1⟧ x", [(5, 8, "a b c")]) == [0, 1, 4]
 
 
 def test_items_stay_apart_as_they_were():
     protected = protected_text("Call 112 {a} at https://a.b/c today 15 times (x 🙂)", PLACEHOLDERS)
     glued = "Ruf⟦1⟧⟦2⟧an⟦3⟧⟦4⟧ ⟦5⟧)"
-    assert edited(glued, protected.edits(glued)) == "Ruf 112 {a} an https://a.b/c 15 🙂)"
+    assert protected.restored(glued)[0] == "Ruf 112 {a} an https://a.b/c 15 🙂)"
     together = protected_text("a5{x}b", PLACEHOLDERS)
-    assert edited(together.text, together.edits(together.text)) == "a5{x}b"
+    assert together.restored(together.text)[0] == "a5{x}b"
+    codes = protected_text("See {a} {b} dogs", PLACEHOLDERS[:1])
+    assert codes.restored("⟦1⟧ Hunde", [(1, 0), (2, 1)])[0] == "{a} {b} Hunde"
 
 
 def test_patterns_within_links_and_accents_of_their_own():

@@ -15,6 +15,8 @@ LEXICON = Lexicon(frozenset("the people running over does with form from Tom".sp
         # Words, lookalikes, capitals, other letters, and words that are short or not of letters.
         *((word, word) for word in ("form", "dose", "Teh", "tmo", "POEPLE", "peopla", "ht", "wi'ht", "w1ht", "")),
         ("fomr", "form"), ("fform", "form"), ("froom", "from"),
+        # Words that are known in another case.
+        ("Dose", "Dose"), ("Form", "Form"), ("tom", "tom"),
     ],
 )  # fmt: skip  # one a line would say no more
 def test_typos(typed, corrected):
@@ -35,6 +37,19 @@ def test_lexicon_of_a_text():
     assert lexicon.words == {"Brian", "does", "for", "people", *others}
     # "people" is more than a thousand times as frequent as "poeple".
     assert lexicon.lookalikes == {"dose", "fro"}
+    # "Cast" does not occur, but "cast" does.
+    words = ["Cats are"] * MIN_COUNT
+    assert lexicon_of(words).correct("Cast") == "Cats" and lexicon_of([*words, "a cast"]).correct("Cast") == "Cast"
+
+
+def test_other_forms_of_letters_make_no_words():
+    """Training text may be decomposed."""
+    assert lexicon_of(["Ma\u0308dchen"] * MIN_COUNT).words == {"M\u00e4dchen"}
+
+
+def test_long_words_take_no_time():
+    text = "ab" * 100_000
+    assert LEXICON.correct(text) == text and not lexicon_of([text] * MIN_COUNT).words
 
 
 def test_symbols_have_no_typos():

@@ -11,7 +11,9 @@ from transformers import AutoTokenizer
 from experiments import MODEL, SHAPE, TINY, arguments, assert_equal_weights, history, sentences, set_up, train, weights
 from hf_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from hf_vanilla_transformer.errors import DataError
+from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.languages import language_pairs
+from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.training import synthetic
 from parallel_text import tsv, write
@@ -74,6 +76,25 @@ def language_of(text):
     if text[1:2].isdigit():
         return "es"
     return "de" if text.isupper() else "en"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_typos_are_those_of_the_source_language(tmp_path, streaming):
+    """A typo in one language may be a word of the other."""
+    write(tmp_path / "pairs.tsv", tsv([("the many goes", "der mann geht")] * 20))
+    path = write(
+        tmp_path / "corpora.yaml",
+        f"corpora: [{{file: {tmp_path}/pairs.tsv, source_lang: en, target_lang: de, both_directions: true}}]",
+    )
+    options = {"corpora": path, "streaming": streaming, "max_steps": 2, "eval_strategy": "no"}
+    experiment = set_up(tmp_path / "run", **options)
+    experiment.trainer.save_model(tmp_path / "model")
+    model, tokenizer = load(tmp_path / "model")
+    assert model.generation_config.training_words == {"de": "der geht mann", "en": "goes many the"}
+    check_settings(model.generation_config.to_dict())
+    preparation = Preparation(model, tokenizer)
+    for direction, text in {("de", "en"): "hte mann gose", ("en", "de"): "the mnan goes"}.items():
+        assert preparation.sentence("hte mnan gose", direction=direction).text == text
 
 
 class TestTokens:
