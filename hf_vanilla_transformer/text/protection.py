@@ -9,6 +9,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..errors import DataError
@@ -34,6 +35,19 @@ _FILES = (
     "txt|pdf|docx?|xlsx?|pptx?|od[tsp]|csv|json|xml|ya?ml|html?|md|py|js|cpp|java|exe|zip|gz|jpe?g|png|gif|svg|mp[34]"
 )
 
+
+def _braces(depth: int) -> str:
+    """Return a pattern of text in nested braces; ICU quotes braces with apostrophes, and doubles an apostrophe.
+
+    Quotes have no comma, unlike the start of a message, so that a scan cannot skip one: time stays linear.
+    """
+    nested = f"|{_braces(depth - 1)}" if depth > 1 else ""
+    return rf"\{{(?:[^{{}}']++|''|'[{{}}\#][^\s',]*+'|'{nested})*+\}}"
+
+
+# Plurals and selects, nested three deep with placeholders in the innermost.
+MESSAGES = re.compile(rf"(?=\{{\s*+[\w.]++\s*+,\s*+(?:plural|select(?:ordinal)?)\s*+,){_braces(7)}")
+
 # No alternative can start inside one of its own matches, so each character is scanned once.
 ITEMS = re.compile(
     rf"""
@@ -42,8 +56,8 @@ ITEMS = re.compile(
     | {_LINK}
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
     | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
-    | \{{\s*+\w++\s*+,\s*+(?:plural|select(?:ordinal)?)\s*+,                  # ICU messages
-      (?:[^{{}}]++|\{{(?:[^{{}}]++|\{{[^{{}}]*+\}})*+\}})++\}}
+    | {MESSAGES.pattern}
+    | \{{\s*+\w++\s*+(?:,\s*+(?:number|date|time|spellout|ordinal|duration)\s*+(?:,[^{{}}]*+)?+)?+\}}
     | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
     | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
     | </?[A-Za-z][\w:-]*+(?:\s++[\w:.@-]++\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++))*+\s*+/?>    # markup
@@ -320,9 +334,9 @@ def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[s
     pieces: list[str] = []
     items: list[Item] = []
     end = length = 0
-    for start, stop in _joined(sorted(spans)):
+    for (start, stop), (following, _) in pairwise([*_joined(sorted(spans)), (len(text), 0)]):
         placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
-        while not placeholder and start > end and text[start - 1] + text[stop : stop + 1] in ENCLOSING:
+        while not placeholder and end < start and stop < following and text[start - 1] + text[stop] in ENCLOSING:
             start, stop = start - 1, stop + 1
         whole = piece = text[end:start]
         if not placeholder and _closes(text, stop):

@@ -26,6 +26,9 @@ ITEMS = [
     "12345", "-3.5", "1,000.50", "12/05/2020", "2020-05-12T10:00:00Z", "10:30", "5%",
     "$5.99", "-£3", "5 €", "20°C", "3:30pm", "5kg", "100m²",
     "{n, plural, =0 {no dog} other {{n} dogs}}", "{ who,select, a{he} other{they} }",
+    "{who, select, a {{n, plural, one {his dog} other {his {n, number} dogs}}} other {{n, plural, other {a 'dog'}}}}",
+    "{n, plural, offset:1 =0 {'}' no} one {a dog''s} other {the dogs' '{n}'}}", "{a.length,plural,\nother {#\ndogs}}",
+    "{n, number}", "{d, date, short}", "{0, time, ::jmm}", "{ name }",
     "🙂", "👨‍👩‍👧", "❤️", "🇩🇪", "1️⃣", "⟦1⟧",
 ]  # fmt: skip  # one per line would be no clearer
 LONG = 20_000
@@ -57,6 +60,7 @@ def test_emoticons_stand_alone(item, text):
         "A 2nd dog's A4 page, AT&T and R&D: 50 cents'", "5 < 6 > 4", "he/she, and/or", "a %", "a < b > c", "5<a",
         "It`s a dog and it`s big.", "80er, 5kgs, 2x",
         "he/she/it and /or/", "at 10:(", "the end.It is. See e.g. no.come", "Tom:D", "(a:b) =", "i.e.",
+        "{cat, dog}", "{a cat}", "{pick, select}",
         "a :Dance", "``A dog'' , he said , ``and a cat", "x<y then a dog and z>w",
     ],
 )  # fmt: skip  # one per line would be no clearer
@@ -133,6 +137,8 @@ def test_items_stay_apart_as_they_were():
     assert together.restored(together.text)[0] == "a5{x}b"
     codes = protected_text("See {a} {b} dogs", PLACEHOLDERS[:1])
     assert codes.restored("⟦1⟧ Hunde", [(1, 0), (2, 1)])[0] == "{a} {b} Hunde"
+    brackets = with_placeholders("((x)) y", [(2, 3), (4, 5)], ())
+    assert edited(brackets.text, brackets.source_edits()) == "((x)) y"
 
 
 def test_patterns_within_links_and_accents_of_their_own():
@@ -164,6 +170,10 @@ def test_pairs_have_placeholders_for_what_both_have():
         "x." * LONG + "(",
         "%(" * LONG,
         "{n,plural,{a}" * LONG,
+        "{n,plural,'y'}" * LONG,
+        "{n,plural,'{" * LONG,
+        "{n,select,''" + "{'{" * LONG,
+        "{n,number," * LONG,
         "❤\u200d" * LONG,
         "https://x" + "." * LONG,
     ],
