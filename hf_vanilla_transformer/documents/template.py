@@ -1,16 +1,20 @@
 """A document as verbatim markup with slots for its texts."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, starmap
+from itertools import chain, count, pairwise, starmap
 from typing import Any, NamedTuple
 
-from ..text.protection import PLACEHOLDER
+from ..text.protection import MESSAGES, PLACEHOLDER
 from .segments import CLOSING, Segment, Tag, protect, resolve, slot
 
 WHITE_SPACE = " \t\r\n\f"
+
+# A line, which goes on after an ICU message of several lines.
+_LINE = re.compile(rf"(?:{MESSAGES.pattern}|[^\n])*+(?:\n|\Z)")
 
 # Limits on tags to merge into one, and on their characters, so that nested pairs take linear time.
 MAX_MERGED, MAX_MARKUP = 100, 10_000
@@ -73,6 +77,11 @@ class Piece(NamedTuple):
     def of_tag(cls, markup: str, pair: str, is_closing: bool) -> "Piece":
         return cls(markup, closes=pair) if is_closing else cls(markup, opens=pair)
 
+    def part(self, start: int, end: int, escape: Callable[[str], str]) -> "Piece":
+        """Return a part of the text, verbatim if nothing in it was escaped."""
+        text = (self.text or "")[start:end]
+        return Piece(self.markup[start:end] if self.markup == self.text else protect(escape(text)), text)
+
 
 class Template:
     """Collects the markup and segments of a document."""
@@ -91,22 +100,27 @@ class Template:
         return slot(len(self.segments) - 1)
 
     def text(self, text: str, escape: Callable[[str], str] = str) -> str:
-        """Return the slot of a text within its white space; text without letters stays verbatim."""
-        core = text.strip()
+        """Return the slot of a text within its white space; text without letters and ICU messages stay verbatim."""
+        messages = [protect(escape(message)) for message in MESSAGES.findall(text)]
+        kept = dict(zip(_placeholders(text), messages, strict=False))
+        names = iter(kept)
+        read = MESSAGES.sub(lambda _: next(names), text)
+        core = read.strip()
         if not any(map(str.isalpha, core)):
             return protect(escape(text))
-        head, _, tail = text.partition(core)
-        return head + self.slot(Segment(core, (), escape)) + tail
+        head, _, tail = read.partition(core)
+        return head + self.slot(Segment(core, (), escape, kept)) + tail
 
     def text_lines(self, text: str) -> str:
         """Return a text with a slot for each line."""
-        return "".join(map(self.text, lines(text)))
+        return "".join(self.text(match[0]) for match in _LINE.finditer(text))
 
     def paragraph(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
         """Add a text with tags; text without letters stays verbatim.
 
         Tags around the whole text stay outside its segment; each run of white space becomes a single space.
         """
+        pieces = _with_messages_kept(pieces, escape)
         markup = [piece.markup for piece in pieces]
         if not any(map(str.isalpha, "".join(piece.text or "" for piece in pieces))):
             self.literal(*markup)
@@ -148,6 +162,29 @@ class Template:
         return Document(tuple(self.segments), write)
 
 
+def _with_messages_kept(pieces: Sequence[Piece], escape: Callable[[str], str]) -> Sequence[Piece]:
+    """Merge the pieces of each ICU message into one untranslated piece, unless a pair of tags crosses its ends."""
+    texts = [" " if piece.text is None else piece.text for piece in pieces]
+    # Starts and ends of messages, in turn: within one, the number of those before is odd.
+    bounds = [*chain.from_iterable(match.span() for match in MESSAGES.finditer("".join(texts)))]
+    if not bounds:
+        return pieces
+    groups: dict[int, dict[int, Piece]] = {}
+    end = 0
+    for index, (piece, text) in enumerate(zip(pieces, texts, strict=True)):
+        start, end = end, end + len(text)
+        inner = bounds[bisect_right(bounds, start) : bisect_left(bounds, end)]
+        for first, last in pairwise((start, *inner, end)):
+            part = piece.part(first - start, last - start, escape) if inner else piece
+            groups.setdefault(bisect_right(bounds, first), {})[index] = part
+    pairs = _partners(pieces)
+    for number in range(1, len(bounds), 2):
+        group = groups[number]
+        if all(pairs.get(index, index) in group for index in group):
+            groups[number] = {0: Piece("".join(piece.markup for piece in group.values()), is_kept=True)}
+    return [piece for group in groups.values() for piece in group.values()]
+
+
 def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
     """Map each tag of a pair to its partner, by index; a tag without a partner is empty."""
     found: dict[int, int] = {}
@@ -167,13 +204,18 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
     return found
 
 
+def _placeholders(source: str) -> Iterator[str]:
+    """Return the placeholders that do not occur in a text, in order."""
+    used = {match[0] for match in PLACEHOLDER.finditer(source)}
+    return (each for each in map("⟦{}⟧".format, count(1)) if each not in used)
+
+
 class _Builder:
     """Builds a segment from text, tags and untranslated parts; placeholders found in `source` are not reused."""
 
     def __init__(self, source: str) -> None:
         self._kept: dict[str, str] = {}
-        used = {match[0] for match in PLACEHOLDER.finditer(source)}
-        self._placeholders = (each for each in map("⟦{}⟧".format, count(1)) if each not in used)
+        self._placeholders = _placeholders(source)
         self._texts: list[str] = []
         self._length = 0
         # Start, end, opening, closing, parent.

@@ -12,13 +12,15 @@ from itertools import accumulate, pairwise
 import sentencex
 
 from ..errors import lone_surrogate
-from .protection import LINK
+from .protection import LINK, MESSAGES
 
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
 CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACES = re.compile(r"\s+")
 # Before the text of a line: bullets of lists, dashes of dialogues and marks of quoted mail.
 BULLETS = re.compile(r"(?:\s*+[-–—*+>#•‣⁃·∙]++(?=\s))*+\s*+")
+
+_UNSPLIT = re.compile(f"{LINK.pattern}|{MESSAGES.pattern}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def _after_bullets(text: str) -> tuple[str, str]:
 def _segment(line: str, language: str) -> list[str]:
     """Split a line into sentences; return it whole if sentencex fails."""
     # sentencex ends no sentence after a link, nor at an ellipsis, only at three dots.
-    masked = LINK.sub(lambda match: "x" * len(match[0]), line)
+    masked = _masked(line)
     spelled = masked.replace("…", "...")
     try:
         pieces: list[str] = sentencex.segment(language, spelled)
@@ -92,6 +94,11 @@ def _segment(line: str, language: str) -> list[str]:
     places = [i for i, each in enumerate(masked) for _ in range(3 if each == "…" else 1)]
     cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
+
+
+def _masked(text: str) -> str:
+    """Replace links and ICU messages, which are not split, with letters."""
+    return _UNSPLIT.sub(lambda match: "x" * len(match[0]), text)
 
 
 def _layout(pieces: Iterable[str]) -> Layout:
@@ -111,10 +118,10 @@ def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) 
     """Halve a sentence until no piece has more than `limit` tokens by `measure`, between clauses if possible."""
     if len(sentence) < 2 or measure(sentence) <= limit:
         return [sentence]
-    middle = len(sentence) / 2
+    middle, masked = len(sentence) / 2, _masked(sentence)
     # Prefer clause ends, in the middle half only; word ends count anywhere.
-    clauses = [end for end in _ends(CLAUSE_ENDS, sentence) if middle / 2 < end < 1.5 * middle]
-    candidates = clauses or _ends(SPACES, sentence) or [int(middle)]
+    clauses = [end for end in _ends(CLAUSE_ENDS, masked) if middle / 2 < end < 1.5 * middle]
+    candidates = clauses or _ends(SPACES, masked) or [int(middle)]
     place = min(candidates, key=lambda end: abs(end - middle))
     cut = partial(cut_long_sentence, limit=limit, measure=measure)
     return [*cut(sentence[:place]), *cut(sentence[place:])]

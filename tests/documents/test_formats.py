@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +67,28 @@ def test_a_text_for_each_segment():
         open_document("a", "text").render([])
 
 
+MESSAGE = "{n, plural,\n=0 {no dogs}\nother {{who, select, a {{n} dogs} other {<i/> &amp; <i/>}}}}"
+AROUND = {
+    "text": "{}",
+    "html": "<p>{}</p>",
+    "markdown": "{}\n",
+    "srt": "1\n00:00:01,000 --> 00:00:02,000\n{}\n",
+    "vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\n{}\n",
+    "po": 'msgid "{}"\nmsgstr ""\n',
+    "xliff": "<xliff><trans-unit><source>{}</source></trans-unit></xliff>",
+}
+
+
+@pytest.mark.parametrize("kind", AROUND)
+def test_messages_of_icu_stay_whole(kind):
+    message = MESSAGE.replace("\n", '\\n"\n"') if kind == "po" else MESSAGE
+    document = open_document(AROUND[kind].replace("{}", f"A cat, {message} &amp; a dog {message}"), kind)
+    assert [re.sub("&(amp;)?", "&", segment.text) for segment in document.segments] == ["A cat, ⟦1⟧ & a dog ⟦2⟧"]
+    rendered = document.render([document.segments[0].fill("Un perro ⟦2⟧ y ⟦1⟧")])
+    assert f"Un perro {message} y {message}" in rendered.replace('""\n"', '"')
+    assert open_document(AROUND[kind].replace("{}", message), kind).segments == ()
+
+
 PARTS = {
     "text": ["a b", "\n"],
     "html": ["<p>", "a b", "<b>"],
@@ -82,7 +106,7 @@ XLIFF_UNIT = "<xliff><trans-unit><source>{}</source></trans-unit></xliff>"
 
 
 def test_every_kind_is_tried():
-    assert set(PARTS) == set(KINDS)
+    assert set(PARTS) == set(AROUND) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,3 +71,9 @@ def test_version_2():
 def test_control_characters_are_left_out():
     document = open_document(XLIFF_2, "xliff")
     ElementTree.fromstring(document.render([segment.fill("\0a\x1b <&>") for segment in document.segments]))
+
+
+def test_messages_do_not_break_pairs():
+    document = open_document(XLIFF_2.replace("dog", "{n, plural, other {<pc>a}} b</pc>"), "xliff")
+    for translation in ("", "⟦1⟧", "⟦2⟧ ⟦1⟧"):
+        ElementTree.fromstring(document.render([each.fill(translation) for each in document.segments]))

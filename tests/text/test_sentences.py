@@ -37,6 +37,11 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
             ["See (https://x.y/a_(b)).", "TWO… https://x.y/a…b.", "Yes"],
         ),
         ("-5 dogs. - a dog", "en", ["-5 dogs.", "- a dog"]),
+        (
+            "{n, plural, other {{n} dogs run. No!}} Yes. No",
+            "en",
+            ["{n, plural, other {{n} dogs run. No!}} Yes.", "No"],
+        ),
         # sentencex panics.
         ("One. Two.\nB\u3000.A", "en", ["One.", "Two.", "B\u3000.A"]),
     ],
@@ -66,3 +71,8 @@ def test_bullets_are_no_text(mark):
 )
 def test_long_sentences_are_cut_where_it_harms_least(sentence, pieces):
     assert cut_long_sentence(sentence, 10, len) == pieces
+
+
+def test_messages_of_icu_are_not_cut():
+    message = "{n, plural, other {a, b}}"
+    assert cut_long_sentence(f"one two {message}", len(message), len) == ["one two ", message]
