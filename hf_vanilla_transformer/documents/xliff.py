@@ -188,26 +188,40 @@ def _escape(text: str) -> str:
 def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
     """Return the pieces of a source; an element with code is one tag, and text marked as untranslatable is kept."""
     pieces: list[Piece] = []
-    kept: list[str] = []
-    depth = 0
-    for token in tokens:
-        if not kept and not token.name:
-            pieces.append(Piece(token.markup, token.text))
+    end = 0
+    # Id of an untranslatable range that is still open.
+    marker: str | None = None
+    for index, token in enumerate(tokens):
+        if index < end:
             continue
-        if not kept:
-            attributes = token.attributes
-            is_word = attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
-            if not (token.opens and (is_word or token.name in CODE)):
-                pieces.append(_tag(token.markup, token))
-                continue
-            first = token
-        kept.append(token.markup)
-        depth += token.opens - token.closes
-        if depth == 0:
-            markup = "".join(kept)
-            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, first))
-            kept = []
+        attributes = token.attributes if token.name else {}
+        is_word = marker is not None or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+        if (is_word or token.name in CODE) and token.opens >= token.closes:
+            marker = attributes.get("id") if token.name == "sm" and marker is None else marker
+            end, marker = _end(tokens, index, marker)
+            markup = "".join(each.markup for each in tokens[index:end])
+            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, token))
+        else:
+            pieces.append(_tag(token.markup, token) if token.name else Piece(token.markup, token.text))
     return pieces
+
+
+def _end(tokens: Sequence[_Token], start: int, marker: str | None) -> tuple[int, str | None]:
+    """Return the index after an element, or after the range from `<sm id="marker"/>` to its `<em/>`.
+
+    If an element around such a range ends first, also return the marker.
+    """
+    depth = 0
+    for index in range(start, len(tokens)):
+        token = tokens[index]
+        depth += token.opens - token.closes
+        if depth < 0:
+            return index, marker
+        if token.name == "em" and token.attributes.get("startRef") == marker:
+            marker = None
+        if depth == 0 and marker is None:
+            return index + 1, None
+    return len(tokens), None
 
 
 def _tag(markup: str, token: _Token) -> Piece:

@@ -1,5 +1,7 @@
 from xml.etree import ElementTree
 
+import pytest
+
 from hf_vanilla_transformer.documents import open_document
 
 XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
@@ -77,3 +79,21 @@ def test_messages_do_not_break_pairs():
     document = open_document(XLIFF_2.replace("dog", "{n, plural, other {<pc>a}} b</pc>"), "xliff")
     for translation in ("", "⟦1⟧", "⟦2⟧ ⟦1⟧"):
         ElementTree.fromstring(document.render([each.fill(translation) for each in document.segments]))
+
+
+@pytest.mark.parametrize(
+    "source, text",
+    [
+        ('a <sm id="1" translate="no"/>Foo <sm id="2"/>x<em startRef="2"/><em startRef="1"/> b', "a ⟦1⟧ b"),
+        ('a <sm id="1" translate="no"/>Foo', "a ⟦1⟧"),
+        ('a <sm id="1" translate="no"/>Foo <pc id="2">x<em startRef="1"/> y</pc> b', "a ⟦1⟧ b"),
+        ('a <pc id="2">b <sm id="1" translate="no"/>Foo</pc> x<em startRef="1"/> c', "a b ⟦1⟧⟦2⟧ c"),
+        ('a <sm id="1"/>b<em startRef="1"/>', "a b"),
+    ],
+)
+def test_untranslatable_ranges(source, text):
+    document = open_document(f"<xliff><segment><source>{source}</source></segment></xliff>", "xliff")
+    (segment,) = document.segments
+    assert segment.text == text
+    assert f"<target>{source}</target>" in document.render([segment.fill(text, [(i, i) for i in range(9)])])
+    ElementTree.fromstring(document.render([segment.fill("⟦2⟧ ⟦1⟧")]))
