@@ -26,9 +26,10 @@ _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
 # Untranslated extensions of GitHub, wikis and templates: alerts, footnotes, tags, links, values, formulas; HTML code.
-_KEPT = re.compile(
-    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\]\s]+\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^%\n]|%(?!\}))*+%\}"""
-    r"""|(?P<word>\[\[[^\]\n]+\]\]|\{\{[^{}\n]*+\}\}"""
+# None can start inside an unfinished one, so that time is linear.
+KEPT = re.compile(
+    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\[\]\s]++\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^{%\n]|%(?!\})|\{(?!%))*+%\}"""
+    r"""|(?P<word>\[\[[^\[\]\n]++\]\]|\{\{[^{}\n]*+\}\}"""
     r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
     rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
 )
@@ -109,7 +110,7 @@ class _Reader:
         pieces: list[Piece] = []
         done = 0
         tokens = [(*token.meta["span"], token) for token in self._inline(raw)]
-        kept = [(*match.span(), match) for match in _KEPT.finditer(raw)]
+        kept = [(*match.span(), match) for match in KEPT.finditer(raw)]
         for start, end, token in sorted([*kept, *tokens], key=itemgetter(0)):
             # Part of markup already added: the tokens of an autolink share a span.
             if start < done:

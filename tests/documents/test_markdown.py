@@ -1,8 +1,11 @@
 import re
+import time
+from timeit import repeat
 
 import pytest
 
 from hf_vanilla_transformer.documents import open_document
+from hf_vanilla_transformer.documents.markdown import KEPT
 
 MARKDOWN = """---
 title: No
@@ -113,6 +116,17 @@ def test_hostile_input_is_read():
     for content in ("[" * 2000 + "a", "*a " * 2000, "> " * 500 + "a", "a\0b", "`a" * 1000, "![a" * 500):
         document = open_document(content, "markdown")
         document.render(map(itself, document.segments))
+
+
+@pytest.mark.parametrize(
+    "repeated", ["[[", "[[a", "{%", "{%{", "{%%", "{{a", "[^", "[^a", "$$", "$a", "a$", "<code>", "<code ", "www.("]
+)
+def test_hostile_input_takes_linear_time(repeated):
+    def seconds(count):
+        return min(repeat(lambda: KEPT.findall(repeated * count), timer=time.process_time, repeat=2, number=1))
+
+    # Eight times as much: quadratic time would be 64-fold.
+    assert seconds(8000) < 24 * max(seconds(1000), 0.001)
 
 
 @pytest.mark.parametrize(
