@@ -188,9 +188,12 @@ class _Reader:
         if self._untranslated:
             self._untranslated.append(Piece(token.markup))
             if len(self._open) <= self._depth:
-                is_kept = name not in SILENT and any(piece.text and piece.text.strip() for piece in self._untranslated)
+                text = "" if name in SILENT else "".join(piece.text or "" for piece in self._untranslated)
+                if text.isspace():
+                    # It separates words, even where the tag moves away from it.
+                    self._paragraph.append(Piece("", " "))
                 markup = "".join(piece.markup for piece in self._untranslated)
-                self._paragraph.append(Piece(markup, is_kept=is_kept))
+                self._paragraph.append(Piece(markup, is_kept=bool(text.strip())))
                 self._untranslated = []
         elif _is_inline(name) and self._open[-1].translated and closed.translated:
             self._paragraph.append(Piece(token.markup, closes=name))
