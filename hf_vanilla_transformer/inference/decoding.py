@@ -20,7 +20,7 @@ from ..options import POSITIVE, SearchOptions, check_range, ranges
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
 from .languages import Direction, tag_sources
-from .output_limits import given_bounds, output_limit, row_limit_options
+from .output_limits import check_bounds, given_bounds, output_limit, row_limit_options
 from .teacher_forcing import evaluation_mode, position_limit
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
@@ -178,6 +178,7 @@ class BatchTranslator:
         self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
         self.num_beams = num_beams = self._setting("num_beams", 1)
         check_range(POSITIVE, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
+        check_bounds(options)
         check_range(ranges(SearchOptions)["length_penalty"], length_penalty=self._setting("length_penalty", 1.0))
         if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
             raise ValueError(

@@ -1,10 +1,12 @@
 """Output length limits for each sentence, independent of the rest of its batch."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 
+from ..errors import shorten
 from ..search.row_limits import ForcedEnd, RowLimits
 from .teacher_forcing import position_limit
 
@@ -28,6 +30,14 @@ def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
     """
     limit = source_length + EXTRA_OUTPUT_TOKENS + extra
     return min(limit, position_limit(config) or limit)
+
+
+def check_bounds(options: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a length bound that is not a positive integer; None passes."""
+    for name in LENGTH_BOUNDS:
+        bound = options.get(name)
+        if bound is not None and (not isinstance(bound, Integral) or isinstance(bound, bool) or bound <= 0):
+            raise ValueError(f"`{name}` is {shorten(repr(bound), 100)}; it must be a positive integer")
 
 
 def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | None]:

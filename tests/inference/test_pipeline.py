@@ -11,6 +11,7 @@ from transformers.pipelines import PIPELINE_REGISTRY, check_task
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vanilla_transformer import TranslationPipeline, train_tokenizer
+from hf_vanilla_transformer.inference.output_limits import LENGTH_BOUNDS
 from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
@@ -216,7 +217,11 @@ class TestOutputs:
         [
             ({"num_return_sequences": 2}, "2 hypotheses need as many beams"),
             ({"num_beams": 0}, "`num_beams` is 0"),
-            ({"max_new_tokens": 0}, "`max_new_tokens` must be greater than 0"),
+            *(
+                ({name: value}, f"`{name}` is {value!r}")
+                for name in LENGTH_BOUNDS
+                for value in (0, -1, 1.5, True, "x")
+            ),
             ({"beams": 4}, "beams"),
         ],
     )

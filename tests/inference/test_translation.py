@@ -240,6 +240,7 @@ def test_progress_goes_to_standard_error(translator, capsys):
         (["a cat"], {"num_hypotheses": 3, "num_beams": 2, "do_sample": True}, "3 hypotheses need as many beams"),
         (["a cat"], {"num_hypotheses": 0}, "`num_hypotheses` is 0; it must be positive"),
         (["a cat"], {"num_beams": 2, "length_penalty": float("nan")}, "`length_penalty` is nan; it must be"),
+        (["a cat"], {"max_length": "x"}, "`max_length` is 'x'; it must be"),
         (["a cat"], {"num_beams": 0}, "`num_beams` is 0"),
         (["a cat"], {"max_tokens": 0}, "`max_tokens` is 0"),
         (["a cat"], {"chunk_size": 0}, "`chunk_size` is 0"),
