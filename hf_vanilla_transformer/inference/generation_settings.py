@@ -26,8 +26,8 @@ _SWITCHES = (
     "low_memory", "is_assistant", "training_paragraphs", "training_capitals", "training_upper_case",
     "training_numbers",
 )  # fmt: skip  # as above
-_TEXTS = ("training_marks", "training_spellings")
-_TEXTS_BY_LANGUAGE = ("training_words", "training_lookalikes")
+_TEXTS = ("training_marks",)
+_TEXTS_BY_LANGUAGE = ("training_spellings", "training_words", "training_lookalikes")
 _ID = ("pad_token_id", "bos_token_id", "forced_bos_token_id")
 _ENDS = ("eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
 _IDS = ("suppress_tokens", "begin_suppress_tokens", "language_ids")

@@ -159,9 +159,9 @@ class Preparation:
         # Whether sentences began with a capital in training; None if unknown.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
-        self._spellings = _by_folded_case(getattr(settings, "training_spellings", None) or "")
         # Strings or, if there are several source languages, dictionaries of them by language.
-        self._known_words = [getattr(settings, f"training_{name}", None) or "" for name in ("words", "lookalikes")]
+        names = ("spellings", "words", "lookalikes")
+        self._training_words = {name: getattr(settings, f"training_{name}", None) or "" for name in names}
         self._alphabet = _Alphabet.of(tokenizer)
         # Punctuation in the vocabulary, but too rare in training to be learned.
         marks = getattr(settings, "training_marks", None)
@@ -217,11 +217,11 @@ class Preparation:
         spans = [(i, k) for i, k in items if not any(start < k and i < end for start, end in terms)]
         # Items, such as links, do not count for the case.
         words = edited(text, [(i, k, " " * (k - i)) for i, k in spans])
-        case = case_of(words)
+        case, language = case_of(words), direction[0] if direction else None
         if case is Case.UPPER and self._knows_upper_case:
             case = Case.SENTENCE
         elif case is Case.SENTENCE and self.placeholders and self.is_cased:
-            text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]))
+            text, names = self._capital_words(text, edited(words, [(i, k, " " * (k - i)) for i, k in terms]), language)
             spans += names
         # In characters of the vocabulary, with single spaces, as in training.
         protected = _rewritten(with_placeholders(text, spans, self.placeholders), self._plain)
@@ -231,20 +231,22 @@ class Preparation:
         typed = protected
         # Names in upper or title case cannot be told from words.
         if case in (Case.SENTENCE, Case.LOWER):
-            lexicon = self._lexicon(direction[0] if direction else self._source_lang)
+            lexicon = _lexicon(self._words_of("words", language), self._words_of("lookalikes", language))
             protected = _rewritten(typed, partial(_without_typos, lexicon=lexicon, kept=kept))
         is_corrected = protected is not typed
-        protected = _rewritten(protected, partial(self._in_sentence_case, case=case, kept=kept))
+        protected = _rewritten(protected, partial(self._in_sentence_case, case=case, kept=kept, language=language))
         return Sentence(source, case, protected, is_corrected=is_corrected, **given)
 
     @property
     def _source_lang(self) -> str | None:
-        return getattr(self.tokenizer, "src_lang", only_pair(self.tokenizer)[0])
+        return self.tokenizer.src_lang if hasattr(self.tokenizer, "src_lang") else only_pair(self.tokenizer)[0]
 
-    def _lexicon(self, language: str | None) -> Lexicon:
-        return _lexicon(*(each if isinstance(each, str) else each.get(language, "") for each in self._known_words))
+    def _words_of(self, name: str, language: str | None) -> str:
+        """Return words recorded in training, separated by spaces, of a language, by default the tokenizer's."""
+        words = self._training_words[name]
+        return words if isinstance(words, str) else words.get(language or self._source_lang, "")
 
-    def _in_sentence_case(self, text: str, case: Case, kept: Collection[str]) -> str:
+    def _in_sentence_case(self, text: str, case: Case, kept: Collection[str], language: str | None) -> str:
         """Convert a text to the case of the training data, except for the words in `kept`."""
         if not self.is_cased:
             return text.lower()
@@ -252,10 +254,12 @@ class Preparation:
         if case is Case.SENTENCE or (case is Case.LOWER and not self._capitals):
             return text
         return sentence_case(
-            text, lambda word: word if word in kept else self.spell(word), capital=self._capitals is not False
+            text,
+            lambda word: word if word in kept else self.spell(word, language),
+            capital=self._capitals is not False,
         )
 
-    def _capital_words(self, text: str, words: str) -> tuple[str, list[Span]]:
+    def _capital_words(self, text: str, words: str, language: str | None) -> tuple[str, list[Span]]:
         """Respell words in capitals that the vocabulary has in another case, and find those it does not have.
 
         The latter, names and acronyms, become items. `words` is the text with its items and terms blanked out.
@@ -270,7 +274,7 @@ class Preparation:
             word = match[0]
             if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
                 continue
-            written = self.spell(word)
+            written = self.spell(word, language)
             if self._is_one_token(written) and len(written) == len(word):
                 known.append((*match.span(), written))
             else:
@@ -291,9 +295,14 @@ class Preparation:
         """Whether the vocabulary is cased."""
         return self._alphabet.is_cased
 
-    def spell(self, word: str) -> str:
-        """Return a word in its usual case: the recorded one, else the one with the fewest tokens, lower case first."""
-        if spelling := self._spellings.get(word.casefold()):
+    def spell(self, word: str, language: str | None = None) -> str:
+        """Return a word in its usual case: the recorded one, else the one with the fewest tokens, lower case first.
+
+        Args:
+            word: The word.
+            language: Source language; by default the tokenizer's.
+        """
+        if spelling := _by_folded_case(self._words_of("spellings", language)).get(word.casefold()):
             return spelling
         lower = word.lower()
         return min(dict.fromkeys((lower, capitalized(lower), word)), key=self._costs.__getitem__)
@@ -308,7 +317,7 @@ class Preparation:
         return self._costs[word] == (0, 1)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _by_folded_case(words: str) -> dict[str, str]:
     """Return words by case-folded form; cached because a `Preparation` is built for every call."""
     return {word.casefold(): word for word in words.split()}

@@ -1,7 +1,7 @@
 """Facts about a model's training sources that translation needs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
@@ -15,7 +15,7 @@ from ..data.reading import PART_COLUMN
 from ..inference.preparation import PLAIN_PUNCTUATION, Preparation
 from ..text.casing import Case, case_of, usual_spellings
 from ..text.sentences import split_sentences
-from ..text.spelling import Lexicon, lexicon_of
+from ..text.spelling import lexicon_of
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 
 # Pairs of a stream whose longest source counts as the longest of all.
@@ -46,8 +46,10 @@ def set_source_facts(
     training_numbers: Whether at least one in twenty has a digit.
     training_marks: Typographic marks that are not rare.
     training_spellings: Frequent words whose usual case differs from what the vocabulary suggests.
-    training_words: Frequent words, to correct typos; by language if there are several source languages.
-    training_lookalikes: Rarer words that look like typos of them, likewise.
+    training_words: Frequent words, to correct typos.
+    training_lookalikes: Rarer words that look like typos of them.
+
+    The last three are dictionaries by language if there are several source languages.
     """
     length, sample, many = _read(text, ids)
     sources = [row["source"] for row in sample]
@@ -61,10 +63,15 @@ def set_source_facts(
     settings.training_upper_case = _share([case_of(source) is Case.UPPER for source in sources]) >= COMMON_SHARE
     settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
-    for name, words in _frequent_words((text.parts[part].source_lang, source) for part, source in many).items():
-        setattr(settings, f"training_{name}", words)
+    lexicons = {language: lexicon_of(texts) for language, texts in _by_language(text, many).items()}
+    settings.training_words = _recorded({language: lexicon.words for language, lexicon in lexicons.items()})
+    settings.training_lookalikes = _recorded({language: lexicon.lookalikes for language, lexicon in lexicons.items()})
     settings.training_spellings = None
-    settings.training_spellings = " ".join(_unusual_spellings(sources, Preparation(model, tokenizer)))
+    preparation = Preparation(model, tokenizer)
+    located = ((row.get(PART_COLUMN, 0), row["source"]) for row in sample)
+    settings.training_spellings = _recorded(
+        {language: _unusual_spellings(texts, preparation) for language, texts in _by_language(text, located).items()}
+    )
     # Marked as coming from the configuration, settings lose names that transformers does not know.
     settings._from_model_config = False
 
@@ -88,17 +95,18 @@ def _share(found: Sequence[bool]) -> float:
     return sum(found) / len(found)
 
 
-def _frequent_words(sources: Iterable[tuple[str | None, str]]) -> dict[str, str | dict[str | None, str]]:
-    """Return the words and lookalikes of the sources' lexicon, by language if there are several."""
-    by_language: defaultdict[str | None, list[str]] = defaultdict(list)
-    for language, source in sources:
-        by_language[language].append(source)
-    lexicons = {language: lexicon_of(texts)._asdict() for language, texts in by_language.items()}
-    found = {}
-    for name in Lexicon._fields:
-        words = {language: " ".join(sorted(lexicon[name])) for language, lexicon in lexicons.items()}
-        found[name] = words if len(words) > 1 else " ".join(words.values())
+def _by_language(text: TextSplits, sources: Iterable[tuple[int, str]]) -> dict[str | None, list[str]]:
+    """Return sources, given with their part numbers, by language."""
+    found: defaultdict[str | None, list[str]] = defaultdict(list)
+    for part, source in sources:
+        found[text.parts[part].source_lang].append(source)
     return found
+
+
+def _recorded(words: Mapping[str | None, Iterable[str]]) -> str | dict[str | None, str]:
+    """Return words of each language as a string, by language if there are several."""
+    texts = {language: " ".join(sorted(each)) for language, each in words.items()}
+    return texts if len(texts) > 1 else " ".join(texts.values())
 
 
 def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list[str]:

@@ -175,6 +175,10 @@ def test_words_have_the_case_of_training(copying, trained_on):
     assert sentence.finished(sentence.text)[0] == text
     assert edited(sentence.text, sentence.protected.source_edits()) == "Die Straße, die Straße {x} sees {y}"
     assert preparation.sentence("The dog sees a cat").text == "The dog sees a cat"
+    trained_on(spellings={"de": "Hand", "en": "hand"})
+    preparation = Preparation(*copying)
+    assert preparation.sentence("MEINE HAND", direction=("de", "en")).text == "Meine Hand"
+    assert preparation.sentence("MY HAND", direction=("en", "de")).text == "My hand"
 
 
 def test_typos_in_frequent_words_are_corrected(copying, trained_on, caplog):

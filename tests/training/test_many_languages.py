@@ -79,9 +79,9 @@ def language_of(text):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_typos_are_those_of_the_source_language(tmp_path, streaming):
-    """A typo in one language may be a word of the other."""
-    write(tmp_path / "pairs.tsv", tsv([("the many goes", "der mann geht")] * 20))
+def test_words_are_those_of_the_source_language(tmp_path, streaming):
+    """A typo in one language may be a word of the other, and case differs."""
+    write(tmp_path / "pairs.tsv", tsv([("the many goes hand", "der mann geht HAND")] * 20))
     path = write(
         tmp_path / "corpora.yaml",
         f"corpora: [{{file: {tmp_path}/pairs.tsv, source_lang: en, target_lang: de, both_directions: true}}]",
@@ -90,8 +90,10 @@ def test_typos_are_those_of_the_source_language(tmp_path, streaming):
     experiment = set_up(tmp_path / "run", **options)
     experiment.trainer.save_model(tmp_path / "model")
     model, tokenizer = load(tmp_path / "model")
-    assert model.generation_config.training_words == {"de": "der geht mann", "en": "goes many the"}
-    check_settings(model.generation_config.to_dict())
+    facts = model.generation_config
+    assert facts.training_words == {"de": "der geht mann", "en": "goes hand many the"}
+    assert "HAND" in facts.training_spellings["de"].split() and "HAND" not in facts.training_spellings["en"]
+    check_settings(facts.to_dict())
     preparation = Preparation(model, tokenizer)
     for direction, text in {("de", "en"): "hte mann gose", ("en", "de"): "the mnan goes"}.items():
         assert preparation.sentence("hte mnan gose", direction=direction).text == text
