@@ -300,8 +300,10 @@ def atomic_write(path: StrPath) -> Iterator[BinaryIO]:
     Standard output ("-"), pipes and devices are written directly.
     """
     if not replaceable(path):
-        with nullcontext(sys.stdout.buffer) if str(path) in STANDARD_OUTPUT else open(path, "wb") as stream:
-            yield stream
+        is_standard = str(path) in STANDARD_OUTPUT
+        with disk_errors("standard output" if is_standard else path, "make room"):
+            with nullcontext(sys.stdout.buffer) if is_standard else open(path, "wb") as stream:
+                yield stream
         return
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")

@@ -53,9 +53,14 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     try:
         _dispatch(words, prog)
         _flush()
-    except BrokenPipeError:
-        # The reader has closed the pipe, as `head` does.
+    except OSError as error:
+        # Standard output failed; commands report other errors. At exit it would be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader may close a pipe, as `head` does.
+        if not isinstance(error, BrokenPipeError):
+            message = f"{prog or PROGRAM}: error: standard output cannot be written ({error.strerror}); make room"
+            print(message, file=sys.stderr)
+            raise SystemExit(USAGE_ERROR) from None
 
 
 def limit_routines() -> None:

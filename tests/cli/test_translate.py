@@ -210,6 +210,16 @@ def test_output_to_a_device_is_written_to_it(tmp_path, run):
     assert link.is_symlink() and link.is_char_device()
 
 
+@pytest.mark.parametrize("words", [["--version"], ["translate", "--model", "{model}", "--input", "{input}"]])
+def test_a_full_disk_is_reported_in_a_line(folder, tmp_path, words):
+    (tmp_path / "in.txt").write_text("a cat\n")
+    command = [word.format(model=folder, input=tmp_path / "in.txt") for word in words]
+    with open("/dev/full", "wb") as output:
+        program = [sys.executable, "-m", "hf_vanilla_transformer", *command]
+        done = subprocess.run(program, stdout=output, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "standard output" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_each_line_is_answered_and_a_closed_pipe_ends_quietly(folder):
     program = [sys.executable, "-m", "hf_vanilla_transformer", "translate"]
