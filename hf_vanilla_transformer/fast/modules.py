@@ -21,7 +21,7 @@ from transformers.utils.output_capturing import capture_outputs
 from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, check_batch_sizes
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.loss_vanilla_transformer import check_loss_arguments
-from ..model.masks_vanilla_transformer import lowest_to_inf, match_rows
+from ..model.masks_vanilla_transformer import bidirectional_mask, match_rows
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoder,
@@ -276,7 +276,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
             encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
         if hidden_states.shape[0] != sources:
             hidden_states = fold_beams(hidden_states, sources)
-        return encoder_states, self._source_mask(hidden_states, encoder_states, lowest_to_inf(mask))
+        return encoder_states, bidirectional_mask(self.config, hidden_states, mask, encoder_states)
 
     def _count_sources(self, rows: int, encoded: int, cache: Any) -> int:
         """Return the number of sources that the target's `rows` attend to.

@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
 from .checks_vanilla_transformer import has_values
+from .compat_vanilla_transformer import CACHE
 
 
 def hidden_keys(attention_mask: Tensor) -> Tensor:
@@ -28,7 +31,22 @@ def lowest_to_inf(attention_mask: Tensor | None) -> Tensor | None:
     return attention_mask.masked_fill(hidden_keys(attention_mask), -torch.inf)
 
 
-def may_skip_mask(attention_mask: Tensor | None) -> bool:
+def causal_mask(config: PreTrainedConfig, states: Tensor, attention_mask: Tensor | None, cache: Any) -> Any:
+    """Return the mask of self-attention in a decoder; the padding mask (B, P + T) covers `cache` and `states`."""
+    mask, may_skip = lowest_to_inf(attention_mask), _may_skip(attention_mask)
+    own_cache = {CACHE: getattr(cache, "self_attention_cache", cache)}
+    return create_causal_mask(config, states, mask, **own_cache, allow_is_causal_skip=may_skip)
+
+
+def bidirectional_mask(
+    config: PreTrainedConfig, states: Tensor, attention_mask: Tensor | None, encoder_states: Tensor | None = None
+) -> Any:
+    """Return the mask of attention from `states` to themselves or to `encoder_states` with this padding (B, S)."""
+    mask, may_skip = lowest_to_inf(attention_mask), _may_skip(attention_mask)
+    return create_bidirectional_mask(config, states, mask, encoder_states, allow_is_bidirectional_skip=may_skip)
+
+
+def _may_skip(attention_mask: Tensor | None) -> bool:
     """Whether attention may do without a mask that hides no key; finding out reads the mask's values."""
     return attention_mask is None or has_values(attention_mask)
 

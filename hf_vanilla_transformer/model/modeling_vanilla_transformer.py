@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -55,7 +54,7 @@ from .loss_vanilla_transformer import (
     shift_tokens_right,
     summed_loss,
 )
-from .masks_vanilla_transformer import hidden_keys, lowest_to_inf, match_rows, may_skip_mask
+from .masks_vanilla_transformer import bidirectional_mask, causal_mask, hidden_keys, match_rows
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
@@ -161,28 +160,29 @@ class VanillaTransformerAttention(nn.Module):
         return (key, value) if kv_cache is None else kv_cache.update(key, value, self.layer_idx)
 
 
+def layer_norm(config: VanillaTransformerConfig, is_used: bool) -> nn.Module:
+    """Return a layer normalization, or the identity unless it `is_used`."""
+    return nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if is_used else nn.Identity()
+
+
 class VanillaTransformerLayer(GradientCheckpointingLayer):
     """Self-attention, encoder-decoder attention (in a decoder), feed-forward. Section 3.1, figure 1."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, heads: int, ffn_dim: int, is_decoder: bool):
         super().__init__()
         self.config, self.is_pre_norm = config, config.norm_position == "pre"
+        has_norms = config.norm_position != "none"
         self.self_attn = VanillaTransformerAttention(config, heads, layer_idx, is_causal=is_decoder)
-        self.self_attn_layer_norm = self._layer_norm()
+        self.self_attn_layer_norm = layer_norm(config, has_norms)
         if is_decoder:
             self.encoder_attn = VanillaTransformerAttention(config, heads, layer_idx)
-            self.encoder_attn_layer_norm = self._layer_norm()
+            self.encoder_attn_layer_norm = layer_norm(config, has_norms)
         self.has_feed_forward = bool(ffn_dim)
         if self.has_feed_forward:
             self.activation_fn = ACT2FN[config.activation_function]
             self.fc1 = nn.Linear(config.d_model, ffn_dim)
             self.fc2 = nn.Linear(ffn_dim, config.d_model)
-            self.final_layer_norm = self._layer_norm()
-
-    def _layer_norm(self) -> nn.Module:
-        if self.config.norm_position == "none":
-            return nn.Identity()
-        return nn.LayerNorm(self.config.d_model, eps=self.config.layer_norm_eps)
+            self.final_layer_norm = layer_norm(config, has_norms)
 
     def forward(
         self,
@@ -194,23 +194,17 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
     ) -> Tensor:
         """Map (B, L, d) to (B, L, d); skip encoder-decoder attention without `encoder_hidden_states` (B, S, d)."""
         # Self-attention
-        hidden_states = self._residual(
+        x = self._residual(
             hidden_states, self.self_attn_layer_norm, self.self_attn, attention_mask=attention_mask, **kwargs
         )
         # Encoder-decoder attention
         if encoder_hidden_states is not None:
-            hidden_states = self._residual(
-                hidden_states,
-                self.encoder_attn_layer_norm,
-                self.encoder_attn,
-                encoder_hidden_states=encoder_hidden_states,
-                attention_mask=encoder_attention_mask,
-                **kwargs,
-            )
+            source = {"encoder_hidden_states": encoder_hidden_states, "attention_mask": encoder_attention_mask}
+            x = self._residual(x, self.encoder_attn_layer_norm, self.encoder_attn, **source, **kwargs)
         # Feed-forward
         if self.has_feed_forward:
-            hidden_states = self._residual(hidden_states, self.final_layer_norm, self._feed_forward)
-        return hidden_states
+            x = self._residual(x, self.final_layer_norm, self._feed_forward)
+        return x
 
     def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[..., tuple], **kwargs: Any) -> Tensor:
         """LayerNorm(x + Dropout(Sublayer(x))) (sections 3.1, 5.4), or x + Dropout(Sublayer(LayerNorm(x))) if "pre"."""
@@ -251,10 +245,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_tokens: nn.Module = nn.Embedding(vocab_size, config.d_model, config.pad_token_id)
         self.embed_positions = POSITION_EMBEDDINGS[config.position_embedding_type](config)
         self.layers = nn.ModuleList(layers)
-        self.layernorm_embedding, self.layer_norm = (
-            nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if has_norm else nn.Identity()
-            for has_norm in (config.embedding_layer_norm, config.final_layer_norm)
-        )
+        self.layernorm_embedding = layer_norm(config, config.embedding_layer_norm)
+        self.layer_norm = layer_norm(config, config.final_layer_norm)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -327,12 +319,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             ValueError: Inputs are inconsistent or longer than the learned positions.
         """
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
-        mask = create_bidirectional_mask(
-            self.config,
-            hidden_states,
-            lowest_to_inf(attention_mask),
-            allow_is_bidirectional_skip=may_skip_mask(attention_mask),
-        )
+        mask = bidirectional_mask(self.config, hidden_states, attention_mask)
         return BaseModelOutput(last_hidden_state=self._apply_layers(hidden_states, mask, **kwargs))
 
 
@@ -383,13 +370,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if use_cache and past is None:
             past = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
-        mask = create_causal_mask(
-            self.config,
-            hidden_states,
-            lowest_to_inf(attention_mask),
-            **{CACHE: getattr(past, "self_attention_cache", past)},
-            allow_is_causal_skip=may_skip_mask(attention_mask),
-        )
+        mask = causal_mask(self.config, hidden_states, attention_mask, past)
         source: tuple[Any, ...] = (None, None)
         if encoder_hidden_states is not None:
             check_states(encoder_hidden_states, self.config.d_model, "the encoder's output", hidden_states)
@@ -404,13 +385,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """Return the encoder states with one row per target row, and their attention mask."""
         rows = hidden_states.shape[0]
         check_batch_sizes(rows, encoder_states.shape[0])
-        encoder_states, mask = match_rows(encoder_states, rows), lowest_to_inf(match_rows(mask, rows))
-        return encoder_states, self._source_mask(hidden_states, encoder_states, mask)
-
-    def _source_mask(self, hidden_states: Tensor, encoder_states: Tensor, mask: Tensor | None) -> Any:
-        return create_bidirectional_mask(
-            self.config, hidden_states, mask, encoder_states, allow_is_bidirectional_skip=may_skip_mask(mask)
-        )
+        encoder_states, mask = match_rows(encoder_states, rows), match_rows(mask, rows)
+        return encoder_states, bidirectional_mask(self.config, hidden_states, mask, encoder_states)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -573,7 +549,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
                 decoder_input_ids = self._shift_right(labels, **kwargs)
         # Padding is not moved when a cache is filled, which would store the moved positions.
         has_cache = past_key_values is not None or cache is not None
-        is_cached = labels is None and (has_cache or self._uses_cache(use_cache))
+        returns_cache = self.config.use_cache if use_cache is None else use_cache
+        is_cached = labels is None and (has_cache or returns_cache)
         order = None
         if decoder_input_ids is not None and not is_cached:
             decoder_input_ids, order = move_padding_right(decoder_input_ids, decoder_attention_mask)
@@ -605,9 +582,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
     def _shift_right(self, labels: Tensor, **kwargs: Any) -> Tensor:
         return self.prepare_decoder_input_ids_from_labels(labels)
-
-    def _uses_cache(self, use_cache: bool | None) -> bool:
-        return bool(self.config.use_cache if use_cache is None else use_cache)
 
     def _project(self, states: Tensor) -> Tensor:
         """Return the logits (B, T, V) of `states` (B, T, d)."""
@@ -644,8 +618,6 @@ class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
 
 class VanillaTransformerForSequenceClassification(VanillaTransformerPreTrainedModel):
     """Encoder, mean over tokens, dropout, and a linear classifier or regressor."""
-
-    _keys_to_ignore_on_load_unexpected = VanillaTransformerEncoderModel._keys_to_ignore_on_load_unexpected
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
