@@ -75,7 +75,6 @@ CALLABLES = {
     "transformers.PreTrainedModel.get_compiled_call": "compile_config",
     # The tokenizer
     "transformers.PreTrainedTokenizerFast._add_tokens": "new_tokens special_tokens",
-    "transformers.PreTrainedTokenizerFast._convert_id_to_token": "index",
     "transformers.PreTrainedTokenizerFast._decode": "token_ids",
     "transformers.PreTrainedTokenizerFast._from_pretrained": "resolved_vocab_files",
     "transformers.PreTrainedTokenizerFast._save_pretrained": "save_directory file_names legacy_format filename_prefix",

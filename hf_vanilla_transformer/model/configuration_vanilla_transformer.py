@@ -80,11 +80,6 @@ else:
     Derived = Optional
 
 
-def derived(derive: Callable[[Any], Any]) -> Any:
-    """Return a `DerivedField` that type checkers accept as the default of any field."""
-    return DerivedField(derive)
-
-
 class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     """Configuration of a Transformer; the defaults are the paper's base model (Table 3, first row).
 
@@ -174,7 +169,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     }
 
     vocab_size: int = 37000
-    decoder_vocab_size: Derived[int] = derived(lambda config: config.vocab_size)
+    decoder_vocab_size: Derived[int] = DerivedField(lambda config: config.vocab_size)
     d_model: int = 512
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -182,14 +177,14 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     decoder_attention_heads: int = 8
     encoder_ffn_dim: int = 2048
     decoder_ffn_dim: int = 2048
-    head_dim: Derived[int] = derived(lambda config: config.d_model // config.encoder_attention_heads)
-    value_head_dim: Derived[int] = derived(lambda config: config.d_model // config.encoder_attention_heads)
+    head_dim: Derived[int] = DerivedField(lambda config: config.d_model // config.encoder_attention_heads)
+    value_head_dim: Derived[int] = DerivedField(lambda config: config.d_model // config.encoder_attention_heads)
     activation_function: str = "relu"
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     norm_position: str = "post"
-    final_layer_norm: Derived[bool] = derived(lambda config: config.norm_position == "pre")
+    final_layer_norm: Derived[bool] = DerivedField(lambda config: config.norm_position == "pre")
     embedding_layer_norm: bool = False
     layer_norm_eps: float | int = 1e-5
     attention_bias: bool = False
@@ -206,7 +201,7 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
-    init_std: Derived[float | int] = derived(lambda config: config.d_model**-0.5)
+    init_std: Derived[float | int] = DerivedField(lambda config: config.d_model**-0.5)
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self._auto_class is None:

@@ -27,8 +27,7 @@ def shift_tokens_right(labels: Tensor, pad_token_id: int | None, decoder_start_t
 
     Left padding stays -100, before the start token; `move_padding_right` finds it.
     """
-    if labels.dim() != 2 or not labels.shape[1]:
-        raise ValueError(f"`labels` have shape {tuple(labels.shape)}; use (B, T) with at least one label per row.")
+    check_tensor(labels, 2, "`labels`")
     if pad_token_id is None or decoder_start_token_id is None:
         name = "pad_token_id" if pad_token_id is None else "decoder_start_token_id"
         raise ValueError(f"`{name}` is None in the configuration; set it, or pass `decoder_input_ids`.")

@@ -266,9 +266,6 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         self.target_tokenizer._add_tokens(new_tokens, special_tokens)
         return super()._add_tokens(new_tokens, special_tokens)
 
-    def _convert_id_to_token(self, index: int) -> str | None:
-        return self.target_tokenizer._convert_id_to_token(index)
-
     def _decode(self, token_ids: Any, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
         side = self.source_tokenizer if use_source_tokenizer else self.target_tokenizer
         return side._decode(token_ids, *args, **kwargs)
