@@ -34,7 +34,7 @@ RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("dropout", "attention_dropout", "activation_dropout"), lambda x: 0 <= x < 1, "at least 0 and below 1"),
 )
 
-# Building a configuration creates a name for every label.
+# Building a configuration creates a name for every label; more would exhaust the memory.
 MAX_LABELS = 1_000_000
 
 # Similarity (0 to 1) above which an unknown keyword counts as a misspelt field.
@@ -207,7 +207,9 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         if self._auto_class is None:
             # The installed class is saved without the code that `auto_map` refers to.
             kwargs.pop("auto_map", None)
-        _check_num_labels(kwargs.get("num_labels"))
+        num_labels = kwargs.get("num_labels")
+        if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= MAX_LABELS):
+            raise ValueError(f"`num_labels` is {num_labels!r}; it must be an integer from 0 to {MAX_LABELS}.")
         super().__post_init__(**kwargs)
         # Earlier releases stored the size of a shared vocabulary twice.
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size == self.vocab_size:
@@ -222,7 +224,6 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
             ValueError: As for the constructor; keyword arguments are checked as well.
         """
         return_unused = kwargs.pop("return_unused_kwargs", False)
-        _check_num_labels(kwargs.get("num_labels"))
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
         config._reject_misspelt(unused.keys() - TOKENIZER_KEYWORDS)
         config.validate()
@@ -340,12 +341,6 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
                     raise ValueError(
                         f"`{name}` is {token_id!r}; use an id in both vocabularies, 0 to {vocabulary - 1}."
                     )
-
-
-def _check_num_labels(value: Any) -> None:
-    """Reject a number of labels that is invalid or would exhaust memory."""
-    if value is not None and not (type(value) is int and 0 <= value <= MAX_LABELS):
-        raise ValueError(f"`num_labels` is {value!r}; it must be an integer from 0 to {MAX_LABELS}.")
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -36,12 +36,7 @@ def code_files() -> list[Path]:
 
 
 def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of a configuration file with the `auto_map` of this package's classes added.
-
-    Args:
-        name: "config.json" or "tokenizer_config.json"; other files stay unchanged.
-        settings: Contents of the file.
-    """
+    """Return the settings in config.json or tokenizer_config.json with our `auto_map`, those in others unchanged."""
     if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
         return settings | {"auto_map": MODEL_AUTO_MAP}
     if name == "tokenizer_config.json" and (tokenizer := settings.get("tokenizer_class")) in TOKENIZERS:

@@ -83,18 +83,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, softmax(Q K^T / sqrt(d_k)) V. Section 3.2.1, eq. 1.
 
-    Args:
-        module: The attention module; dropout is active only while it trains.
-        query: (B, h, T, d_k).
-        key: (B, h, S, d_k).
-        value: (B, h, S, d_v).
-        attention_mask: Additive, or boolean with true at visible keys; None hides no key.
-        scaling: Scale of the scores, 1 / sqrt(d_k) in the paper.
-        dropout: Probability of dropping an attention weight.
-        **kwargs: Ignored; other attention implementations take more arguments.
-
-    Returns:
-        The output (B, T, h, d_v) and the weights (B, h, T, S).
+    Maps `query` (B, h, T, d_k), `key` (B, h, S, d_k) and `value` (B, h, S, d_v) to the output (B, T, h, d_v) and the
+    weights (B, h, T, S). The mask is additive, or boolean with true at visible keys; None hides no key. Weights are
+    dropped only while `module` trains. Other implementations take more arguments, which are ignored.
     """
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is None:

@@ -219,11 +219,7 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         return self.target_tokenizer.convert_tokens_to_string(tokens)
 
     def add_special_tokens(self, special_tokens_dict: Any, replace_extra_special_tokens: bool = True) -> int:
-        """Add special tokens to both vocabularies.
-
-        Args:
-            special_tokens_dict: Tokens by role, such as `{"mask_token": "<mask>"}`.
-            replace_extra_special_tokens: Replace the list of extra special tokens instead of extending it.
+        """Add special tokens to both vocabularies; takes the arguments of the base class.
 
         Returns:
             The number of tokens added to the source vocabulary.
@@ -319,12 +315,7 @@ def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> A
 def source_vocabulary_file(
     file: str | os.PathLike[str] | None, earlier: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
-    """Return the source vocabulary file of a pair, which earlier releases named tokenizer.json, or None.
-
-    Args:
-        file: The source_tokenizer.json of the folder, if any.
-        earlier: The tokenizer.json of the folder, if any.
-    """
+    """Return a pair's source_tokenizer.json (`file`), or the tokenizer.json that `earlier` releases wrote, or None."""
     if file is not None or earlier is None:
         return file
     with open(earlier, encoding="utf-8") as reader:
