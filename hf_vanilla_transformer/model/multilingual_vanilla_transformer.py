@@ -51,8 +51,6 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
         first_source, first_target = self._directions[0]
         self._src_lang, self._tgt_lang = src_lang or first_source, tgt_lang or first_target
         languages = {"directions": self._directions, "src_lang": self._src_lang, "tgt_lang": self._tgt_lang}
-        # Refers to code in the folder it was loaded from; saving with code writes a new one.
-        kwargs.pop("auto_map", None)
         # Otherwise a text could set another target language.
         super().__init__(**kwargs | languages | {"split_special_tokens": True})
         for token in self._lang_tokens.values():
@@ -85,11 +83,6 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
             **current,
             **shared_settings(tokenizer),
         )
-
-    @classmethod
-    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Let the constructor read tokenizer.json without conversion; called by `from_pretrained`."""
-        return super().convert_to_native_format(trust_remote_code=True, **kwargs)
 
     @property
     def directions(self) -> list[tuple[str, str]]:

@@ -40,6 +40,13 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     load as a `PreTrainedTokenizerFast`, which keeps added special tokens in decoded texts.
     """
 
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Let the constructor read tokenizer.json without conversion; called by `from_pretrained`."""
+        # Refers to code in the folder it was loaded from; saving with code writes a new one.
+        kwargs.pop("auto_map", None)
+        return super().convert_to_native_format(trust_remote_code=True, **kwargs)
+
     def _added_special_tokens(self) -> list[str]:
         """Return the special tokens that are matched in text, which are ordinary tokens to the backend."""
         own = {self.special_tokens_map.get(role) for role in SPECIAL_TOKENS}
@@ -110,8 +117,6 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         target = (kwargs.pop("target_tokenizer_object", None), kwargs.pop("target_tokenizer_file", None))
         # Before the base class, which may add special tokens to both vocabularies.
         self._target_backend = _load_backend(*target)
-        # Refers to code in the folder it was loaded from; saving with code writes a new one.
-        kwargs.pop("auto_map", None)
         super().__init__(**kwargs)
         self._check_special_ids()
 
@@ -142,7 +147,7 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Pass both vocabulary files to the constructor unchanged (called by `from_pretrained`).
+        """Check that there are both vocabulary files; called by `from_pretrained`.
 
         Raises:
             FileNotFoundError: One of the two vocabulary files is missing.
@@ -153,7 +158,7 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
                     f"{kwargs.get('name_or_path')} holds no {file_name}, but {cls.__name__} needs a vocabulary per "
                     "side; save the tokenizer again, or load a single vocabulary with PreTrainedTokenizerFast"
                 )
-        return kwargs
+        return super().convert_to_native_format(trust_remote_code, **kwargs)
 
     @property
     def source_tokenizer(self) -> VanillaTransformerSharedTokenizer:
