@@ -51,12 +51,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             ValueError: An argument is invalid.
         """
         self._check_counts(generation_config, kwargs)
-        base, config = cast(Any, super()), cast(Any, self).config
+        base: Any = super()
+        ids = kwargs.get("input_ids") if inputs is None else inputs
+        kwargs["attention_mask"] = mask_padding(kwargs.get("attention_mask"), ids, cast(Any, self).config)
         if (cache := pop_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
-        ids = kwargs.get("input_ids") if inputs is None else inputs
-        if (mask := mask_padding(kwargs.get("attention_mask"), ids, config)) is not None:
-            kwargs["attention_mask"] = mask
         language = self._setting("forced_bos_token_id", generation_config, kwargs)
         languages = getattr(self.generation_config, "language_ids", None) or []
         if language in languages:
