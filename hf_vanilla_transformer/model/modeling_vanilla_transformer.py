@@ -443,8 +443,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            cache=cache,
+            past_key_values=either(past_key_values, cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
@@ -538,12 +537,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self._shift_right(labels, **kwargs)
-        # Padding is not moved when a cache is filled, which would store the moved positions.
-        has_cache = past_key_values is not None or cache is not None
-        returns_cache = self.config.use_cache if use_cache is None else use_cache
-        is_cached = labels is None and (has_cache or returns_cache)
-        order = None
-        if decoder_input_ids is not None and not is_cached:
+        past, order = either(past_key_values, cache), None
+        fills_cache = past is not None or (self.config.use_cache if use_cache is None else use_cache)
+        # A cache would store moved padding.
+        if decoder_input_ids is not None and (labels is not None or not fills_cache):
             decoder_input_ids, order = move_padding_right(decoder_input_ids, decoder_attention_mask)
         outputs = self.model(
             input_ids,
@@ -551,8 +548,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             decoder_input_ids,
             decoder_attention_mask,
             encoder_outputs,
-            past_key_values=past_key_values,
-            cache=cache,
+            past_key_values=past,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,

@@ -33,13 +33,11 @@ def sinusoids(positions: Tensor, d_model: int, layout: str) -> Tensor:
 class VanillaTransformerSinusoidalPositions(nn.Module):
     """Sinusoidal encodings, cached up to `max_position_embeddings` or `MAX_CACHED`, computed beyond. Section 3.5."""
 
-    weight: Tensor
-
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__()
         self.d_model, self.layout = config.d_model, config.sinusoidal_layout
         self.num_cached = min(config.max_position_embeddings, MAX_CACHED)
-        self.register_buffer("weight", self.compute_weight(), persistent=False)
+        self.weight = nn.Buffer(self.compute_weight(), persistent=False)
 
     def compute_weight(self) -> Tensor:
         """Return the encodings to cache, (num_cached, d)."""
