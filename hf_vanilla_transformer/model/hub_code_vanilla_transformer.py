@@ -27,12 +27,10 @@ TOKENIZERS = {
     "VanillaTransformerTokenizer": "tokenization_vanilla_transformer",
 }
 
-CODE_FILES = "*_vanilla_transformer.py"
-
 
 def code_files() -> list[Path]:
-    """Return the files to upload: all in this folder that match `CODE_FILES`."""
-    return sorted(Path(__file__).parent.glob(CODE_FILES))
+    """Return the files to upload."""
+    return sorted(Path(__file__).parent.glob("*_vanilla_transformer.py"))
 
 
 def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:

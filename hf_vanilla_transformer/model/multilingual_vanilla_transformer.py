@@ -145,15 +145,10 @@ class VanillaTransformerMultilingualTokenizer(VanillaTransformerSharedTokenizer)
             self._switch_to_input_mode()
 
     def _build_translation_inputs(
-        self,
-        raw_inputs: Any,
-        return_tensors: str | None = None,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        **kwargs: Any,
+        self, raw_inputs: Any, *, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
     ) -> BatchEncoding:
         self.src_lang, self.tgt_lang = src_lang or self.src_lang, tgt_lang or self.tgt_lang
-        return self(raw_inputs, return_tensors=return_tensors, **kwargs)
+        return self(raw_inputs, **kwargs)
 
     def _added_special_tokens(self) -> list[str]:
         # Language tokens are special in the backend, too, which never matches them in text.

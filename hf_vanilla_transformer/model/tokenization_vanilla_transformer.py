@@ -64,18 +64,12 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
                 added += super()._add_tokens([findable(token, is_special, self.backend_tokenizer)])
         return added
 
-    def _decode(
-        self,
-        token_ids: Any,
-        skip_special_tokens: bool = False,
-        clean_up_tokenization_spaces: bool | None = None,
-        **kwargs: Any,
-    ) -> str:
+    def _decode(self, token_ids: Any, skip_special_tokens: bool = False, *args: Any, **kwargs: Any) -> str:
         if skip_special_tokens and (added := self._added_special_tokens()):
             ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
             dropped = [self.convert_tokens_to_ids(token) for token in added]
             token_ids = [index for index in ([ids] if isinstance(ids, int) else ids) if index not in dropped]
-        return super()._decode(token_ids, skip_special_tokens, clean_up_tokenization_spaces, **kwargs)
+        return super()._decode(token_ids, skip_special_tokens, *args, **kwargs)
 
 
 class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
