@@ -152,7 +152,7 @@ class VanillaTransformerAttention(nn.Module):
 
 
 def layer_norm(config: VanillaTransformerConfig, is_used: bool) -> nn.Module:
-    """Return a layer normalization, or the identity unless it `is_used`."""
+    """Return a layer normalization if it `is_used`, else the identity."""
     return nn.LayerNorm(config.d_model, eps=config.layer_norm_eps) if is_used else nn.Identity()
 
 

@@ -42,7 +42,7 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Let the constructor read tokenizer.json without conversion; called by `from_pretrained`."""
+        """Read tokenizer.json without conversion, which is all that `trust_remote_code` means here."""
         # Refers to code in the folder it was loaded from; saving with code writes a new one.
         kwargs.pop("auto_map", None)
         return super().convert_to_native_format(trust_remote_code=True, **kwargs)
