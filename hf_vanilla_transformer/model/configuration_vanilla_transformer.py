@@ -46,6 +46,17 @@ SIDE_FIELDS = ("layers", "attention_heads", "ffn_dim")
 # `AutoTokenizer.from_pretrained` also passes its arguments to the configuration; these resemble `..._token_id` fields.
 TOKENIZER_KEYWORDS = {"pad_token", "bos_token", "eos_token"}
 
+ATTENTION = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
+FEED_FORWARD = {"fc1": "colwise", "fc2": "rowwise"}
+# How tensor parallelism shards each block.
+TP_STYLES = {
+    "encoder.layers.*": FEED_FORWARD,
+    "encoder.layers.*.self_attn": ATTENTION,
+    "decoder.layers.*": FEED_FORWARD,
+    "decoder.layers.*.self_attn": ATTENTION,
+    "decoder.layers.*.encoder_attn": ATTENTION,
+}
+
 T = TypeVar("T")
 
 
@@ -148,18 +159,12 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*CACHE_NAMES]
     # Tensor parallelism shards heads and inner feed-forward units; see `from_pretrained(..., tp_plan="auto")`.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
-        f"{side}.layers.*.{part}": style
-        for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn")))
-        for part, style in (
-            *((f"{attention}.{name}_proj", "colwise") for attention in attentions for name in ("q", "k", "v")),
-            *((f"{attention}.out_proj", "rowwise") for attention in attentions),
-            ("fc1", "colwise"),
-            ("fc2", "rowwise"),
-        )
+        f"{block}.{name}": style for block, styles in TP_STYLES.items() for name, style in styles.items()
     }
     # FSDP gathers each layer when it runs; embeddings, which may be shared, stay with the root module.
     base_model_fsdp_plan: ClassVar[dict[Any, str]] = {
-        f"{side}.layers.*": "free_full_weight" for side in ("encoder", "decoder")
+        "encoder.layers.*": "free_full_weight",
+        "decoder.layers.*": "free_full_weight",
     }
     attribute_map: ClassVar[dict[str, str]] = {
         "hidden_size": "d_model",

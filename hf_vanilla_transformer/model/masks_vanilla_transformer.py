@@ -1,6 +1,6 @@
 """Attention masks: 1 or true at visible tokens, or additive.
 
-Shapes: B batch, S source length, T target length, L either.
+Shapes: B batch, S source length, T target length, L either, P cached positions.
 """
 
 from typing import Any
