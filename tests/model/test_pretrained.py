@@ -156,6 +156,7 @@ class TestVocabularies:
         model.resize_token_embeddings(VOCABULARY + 3, mean_resizing=False)
         after = model(**batch).logits
         assert after.shape[-1] == VOCABULARY + 3
+        assert model.get_encoder().embed_tokens is model.get_decoder().embed_tokens
         close(after[..., :VOCABULARY], before)
         model.save_pretrained(tmp_path)
         loaded = load(tmp_path)
