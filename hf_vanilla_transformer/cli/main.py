@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from .. import __version__
-from ..errors import did_you_mean
+from ..errors import DataError, did_you_mean
+from ..files import disk_errors
 from .options import HELP, HELP_ALL, USAGE_ERROR, OneLineParser, help_option, importing, one_line_errors
 
 PROGRAM = "vanilla-transformer"
@@ -51,15 +52,15 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        _dispatch(words, prog)
-        _flush()
-    except OSError as error:
-        # Standard output failed; commands report other errors. At exit it would be flushed again.
+        with disk_errors("standard output", "make room"):
+            _dispatch(words, prog)
+            _flush()
+    except (BrokenPipeError, DataError) as error:
+        # At exit, standard output would be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # The reader may close a pipe, as `head` does.
-        if not isinstance(error, BrokenPipeError):
-            message = f"{prog or PROGRAM}: error: standard output cannot be written ({error.strerror}); make room"
-            print(message, file=sys.stderr)
+        if isinstance(error, DataError):
+            print(f"{prog or PROGRAM}: error: {error}", file=sys.stderr)
             raise SystemExit(USAGE_ERROR) from None
 
 

@@ -72,7 +72,8 @@ Span = tuple[int, int]
 MAX_PART = 100
 
 
-# Private-use characters stand in for those of placeholders, to count as letters but never equal other text.
+# Private-use characters stand in for the characters of placeholders, so that they count as letters and equal no other
+# text.
 LETTERS = "\U000f0000"
 
 
@@ -91,7 +92,7 @@ class _Words:
             self.ended[end] += 1
             self.begun[start + 1] += 1
         self.ended, self.begun = list(accumulate(self.ended)), list(accumulate(self.begun))
-        # The word of each placeholder, and the words that are nothing else but punctuation.
+        # The word of each placeholder, and the words that consist of placeholders and punctuation.
         self.placeholders = {match[0]: self.ended[match.start()] for match in PLACEHOLDER.finditer(text)}
         words = {index: PLACEHOLDER.sub("", text[slice(*self.spans[index])]) for index in self.placeholders.values()}
         self.bare = {index for index, rest in words.items() if not any(map(str.isalnum, rest))}
@@ -123,6 +124,8 @@ class _Placement:
     def __init__(self, segment: Segment, translation: str, links: Iterable[Link]):
         self.text, self.translation = map(_with_letters, (segment.text, translation))
         self.tags = segment.tags
+        # For source words with tags within, the end of the last one and of its span in the translation.
+        self.parts: dict[int, Span] = {}
         self.source, self.target = _Words(segment.text), _Words(translation)
         count, last = len(self.source.spans), len(self.target.spans)
         firsts, lasts = [last] * count, [-1] * count
@@ -170,10 +173,7 @@ class _Placement:
             high = max(low, -(-stop * total // count) - 1)
         start, end = self.target.spans[low][0], self.target.spans[high][1]
         if self._has_letters(before, tag.start) or self._has_letters(tag.end, after):
-            # A part of a word, such as the 2 of H2O.
-            inner = self.text[tag.start : tag.end].strip() if tag.end - tag.start < MAX_PART else ""
-            at = self.translation.find(inner, start, end) if inner else -1
-            return (at, at + len(inner)) if at >= 0 else (start, end)
+            return self._part(tag, first, start, end)
         # Source characters just outside the pair stay outside if found here too; otherwise, any punctuation does.
         if opening := self.text[before : min(tag.start, before + MAX_PART)]:
             is_there = self.translation.startswith(opening, start, end)
@@ -182,6 +182,16 @@ class _Placement:
             is_there = self.translation.endswith(closing, start, end)
             end = end - len(closing) if is_there else self._without_punctuation(start, end)[1]
         return start, end
+
+    def _part(self, tag: Tag, word: int, start: int, end: int) -> Span:
+        """Return the span of a tag around a part of a word, such as the 2 of H2O, or the span of the whole word."""
+        inner = self.text[tag.start : tag.end].strip() if tag.end - tag.start < MAX_PART else ""
+        before, place = self.parts.get(word, (0, start))
+        at = self.translation.find(inner, place if tag.start >= before else start, end) if inner else -1
+        if at < 0:
+            return start, end
+        self.parts[word] = tag.end, at + len(inner)
+        return at, at + len(inner)
 
     def _without_punctuation(self, start: int, end: int) -> Span:
         while start < end and unicodedata.category(self.translation[end - 1]).startswith("P"):

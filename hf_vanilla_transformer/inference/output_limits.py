@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..errors import shorten
+from ..options import MAX_COUNT
 from ..search.row_limits import ForcedEnd, RowLimits
 from .teacher_forcing import position_limit
 
@@ -33,11 +34,12 @@ def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
 
 
 def check_bounds(options: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a length bound that is not a positive integer; None passes."""
+    """Raise a ValueError for a length bound that is not an integer from 1 to `MAX_COUNT`; None passes."""
     for name in LENGTH_BOUNDS:
         bound = options.get(name)
-        if bound is not None and (not isinstance(bound, Integral) or isinstance(bound, bool) or bound <= 0):
-            raise ValueError(f"`{name}` is {shorten(repr(bound), 100)}; it must be a positive integer")
+        is_integer = isinstance(bound, Integral) and not isinstance(bound, bool)
+        if bound is not None and not (is_integer and 0 < bound <= MAX_COUNT):
+            raise ValueError(f"`{name}` is {shorten(repr(bound), 100)}; it must be an integer from 1 to {MAX_COUNT:,}")
 
 
 def given_bounds(options: Mapping[str, Any], config: Any) -> dict[str, int | None]:

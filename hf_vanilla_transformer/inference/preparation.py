@@ -242,7 +242,7 @@ class Preparation:
         return self.tokenizer.src_lang if hasattr(self.tokenizer, "src_lang") else only_pair(self.tokenizer)[0]
 
     def _words_of(self, name: str, language: str | None) -> str:
-        """Return words recorded in training, separated by spaces, of a language, by default the tokenizer's."""
+        """Return the words of a source language, by default the tokenizer's, that training recorded as `name`."""
         words = self._training_words[name]
         return words if isinstance(words, str) else words.get(language or self._source_lang, "")
 
@@ -284,11 +284,13 @@ class Preparation:
     def _plain(self, text: str) -> str:
         return self._alphabet.plain(text.translate(self._plain_marks))
 
-    def said(self, sentence: Sentence, translation: str) -> str:
-        """Approximate the model's raw output for a sentence from its finished translation."""
+    def said(self, sentence: Sentence, translation: str, language: str | None = None) -> str:
+        """Approximate the model's raw output for a sentence from its finished translation into a language."""
         for text, _, placeholder, _ in sentence.protected.items if sentence.protected else ():
             translation = translation.replace(text, placeholder, 1)
-        return sentence_case(translation, self.spell) if sentence.case in (Case.UPPER, Case.TITLE) else translation
+        if sentence.case not in (Case.UPPER, Case.TITLE):
+            return translation
+        return sentence_case(translation, partial(self.spell, language=language))
 
     @property
     def is_cased(self) -> bool:

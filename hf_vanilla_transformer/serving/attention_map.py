@@ -67,7 +67,7 @@ def attend(choice: Choice, source: str, target: str) -> AttendedPair:
     preparation = choice.model.preparation
     sentence = preparation.sentence(source)
     (source_ids,), _ = encode(tokenizer, [sentence.given], limit)
-    said = preparation.said(sentence, target)
+    said = preparation.said(sentence, target, choice.target)
     target_ids = tokenizer(text_target=said, truncation=limit is not None, max_length=limit)["input_ids"]
     weights = None
     if isinstance(model, PreTrainedModel) and source_ids and target_ids:

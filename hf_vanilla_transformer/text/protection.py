@@ -7,6 +7,7 @@ verbatim afterwards.
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -97,6 +98,9 @@ ENCLOSING = frozenset(("()", "[]", "{}", '""', "''", "“”", "‘’", "«»")
 # Characters never preceded by a space.
 CLOSING = (" ", *".,;:!?)]}’”»…")
 
+# Maximum number of characters after the last word that are compared with those of a translation.
+MAX_CLOSING = 100
+
 # Scripts without spaces between words, matched against the start of a character's name.
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
 
@@ -171,16 +175,13 @@ class ProtectedText:
         return translation, pairs
 
     def _surplus(self, translation: str) -> list[Edit]:
-        """Return the edits that remove placeholders that are repeated or not those of items."""
-        waiting = [*self.placeholders]
-        # Left in the text, because the user wrote them into a glossary term or raw text.
-        stay = {*PLACEHOLDER.findall(self.text)} - {*PLACEHOLDER.findall("".join(waiting))}
+        """Return the edits that remove placeholders that `text` does not have, or has less often."""
+        waiting = Counter(PLACEHOLDER.findall(self.text))
         spans: list[Span] = []
         for match in PLACEHOLDER.finditer(translation):
-            if match[0] in waiting:
-                waiting.remove(match[0])
-            elif match[1] not in stay:
+            if not waiting[match[1]]:
                 spans.append(match.span())
+            waiting[match[1]] -= waiting[match[1]] > 0
         return [
             (start - (translation[:start][-1:] == " " and _closes(translation, end)), end, "")
             for start, end in _joined(spans)
@@ -194,40 +195,49 @@ class ProtectedText:
             for match in PLACEHOLDER.finditer(translation)
             if match[0] in items
         ]
-        if missing := self.missing(translation):
-            # Ends of words, before closing punctuation.
-            ends = [match.end(1) for match in re.finditer(r"(\S*[\w⟧]|\S+)\S*", translation)]
-            targets: dict[int, int] = {}
-            for source, target in links:
-                targets[source] = max(target, targets.get(source, -1))
-            inserted: dict[int, list[str]] = {}
-            for item in missing:
-                inserted.setdefault(self._place(item, translation, ends, targets), []).append(item.text)
-            edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
+        inserted: dict[int, list[str]] = {}
+        for item, place in self._places(translation, links):
+            inserted.setdefault(place, []).append(item.text)
+        edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
         return sorted(edits)
 
     def _restored(self, translation: str, span: Span, item: Item) -> Edit:
         """Return the edit that replaces a placeholder with its item, spaced as in the source."""
         start, end = span
-        before, after = translation[:start][-1:], translation[end : end + 1]
+        before, after = translation[:start][-1:].strip(), translation[end : end + 1]
         source_before, source_after = self.text[: item.start][-1:], self.text[item.start + len(item.placeholder) :][:1]
-        first = " " * bool((before.isalnum() or before == "⟧") and not source_before.strip())
+        first = " " * bool((before.isalnum() or before in ("⟧", *CLOSING)) and not source_before.strip())
         last = " " * bool(after.isalnum() and not source_after.strip())
         return start, end, first + item.text + last
 
-    def _place(self, item: Item, translation: str, ends: list[int], targets: dict[int, int]) -> int:
-        """Return the position in a translation for an item whose placeholder is missing."""
-        before, after = self.text[: item.start], self.text[item.start + len(item.placeholder) :]
-        if not before.strip() or not ends:
-            return 0
-        if not any(map(str.isalnum, after)):
-            # Only punctuation follows the item: put it before the same punctuation at the end of the translation.
-            return len(translation.rstrip(after)) if after.strip() else len(translation)
-        words = len(before.split())
-        linked = next((targets[word] for word in range(words - 1, -1, -1) if word in targets), None)
-        if linked is None:
-            linked = round(words / len(self.text.split()) * len(ends)) - 1
-        return ends[min(linked, len(ends) - 1)] if linked >= 0 else 0
+    def _places(self, translation: str, links: Iterable[Link]) -> Iterator[tuple[Item, int]]:
+        """Yield each item whose placeholder is missing, and its position in a translation."""
+        if not (missing := self.missing(translation)):
+            return
+        # Ends of words, before closing punctuation.
+        ends = [match.end(1) for match in re.finditer(r"(\S*[\w⟧]|\S+)\S*", translation)]
+        targets: dict[int, int] = {}
+        for source, target in links:
+            targets[source] = max(target, targets.get(source, -1))
+        starts = [match.start() for match in re.finditer(r"\S+", self.text)]
+        # The target word of each source word or, if it has none, of the nearest one before it.
+        linked: list[int | None] = []
+        for word in range(len(starts)):
+            linked.append(targets.get(word, linked[-1] if linked else None))
+        end_of_words = max((i for i, each in enumerate(self.text, 1) if each.isalnum()), default=0)
+        for item in missing:
+            num_before, end = bisect_left(starts, item.start), item.start + len(item.placeholder)
+            if not num_before or not ends:
+                yield item, 0
+            elif end >= end_of_words:
+                # Only punctuation follows the item: put it before the same punctuation at the end of the translation.
+                after = self.text[end : end + MAX_CLOSING]
+                yield item, len(translation.rstrip(after) if after.strip() else translation)
+            else:
+                last = linked[num_before - 1]
+                if last is None:
+                    last = round(num_before / len(starts) * len(ends)) - 1
+                yield item, ends[min(last, len(ends) - 1)] if last >= 0 else 0
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
@@ -306,7 +316,9 @@ class Protector:
                     found.append((start, end))
         found += (match.span() for kind in self._kinds for match in kind.finditer(text))
         if self._is_known is not None and not text.isascii():
-            found += _unknown(text, self._is_known)
+            # Capitals are translated in lower case.
+            read = text.lower() if text.isupper() else text
+            found += _unknown(read if len(read) == len(text) else text, self._is_known)
         return _joined(sorted(found))
 
 

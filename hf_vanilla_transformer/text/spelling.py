@@ -27,7 +27,7 @@ MAX_SIMILAR, FEW_WORDS = 0.03, 100
 
 
 class Lexicon(NamedTuple):
-    """Frequent words, and rarer ones, in lower case, that look like typos of them, such as "dose" of "does"."""
+    """Frequent words, and rarer words that look like typos of them, such as "dose" of "does", in lower case."""
 
     words: frozenset[str]
     lookalikes: frozenset[str]

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -49,7 +50,7 @@ def set_source_facts(
     training_words: Frequent words, to correct typos.
     training_lookalikes: Rarer words that look like typos of them.
 
-    The last three are dictionaries by language if there are several source languages.
+    The last three are dictionaries by source language if there are several directions.
     """
     length, sample, many = _read(text, ids)
     sources = [row["source"] for row in sample]
@@ -64,12 +65,13 @@ def set_source_facts(
     settings.training_numbers = _share([any(map(str.isdigit, source)) for source in sources]) >= NUMBER_SHARE
     settings.training_marks = "".join(sorted(mark for mark in marks if marks[mark] >= MARK_SHARE * len(sources)))
     lexicons = {language: lexicon_of(texts) for language, texts in _by_language(text, many).items()}
-    settings.training_words = _recorded({language: lexicon.words for language, lexicon in lexicons.items()})
-    settings.training_lookalikes = _recorded({language: lexicon.lookalikes for language, lexicon in lexicons.items()})
+    recorded = partial(_recorded, by_language=text.has_several_directions)
+    settings.training_words = recorded({language: lexicon.words for language, lexicon in lexicons.items()})
+    settings.training_lookalikes = recorded({language: lexicon.lookalikes for language, lexicon in lexicons.items()})
     settings.training_spellings = None
     preparation = Preparation(model, tokenizer)
     located = ((row.get(PART_COLUMN, 0), row["source"]) for row in sample)
-    settings.training_spellings = _recorded(
+    settings.training_spellings = recorded(
         {language: _unusual_spellings(texts, preparation) for language, texts in _by_language(text, located).items()}
     )
     # Marked as coming from the configuration, settings lose names that transformers does not know.
@@ -103,10 +105,10 @@ def _by_language(text: TextSplits, sources: Iterable[tuple[int, str]]) -> dict[s
     return found
 
 
-def _recorded(words: Mapping[str | None, Iterable[str]]) -> str | dict[str | None, str]:
-    """Return words of each language as a string, by language if there are several."""
+def _recorded(words: Mapping[str | None, Iterable[str]], by_language: bool) -> str | dict[str | None, str]:
+    """Return the words of each language as a string; without `by_language`, of the only language."""
     texts = {language: " ".join(sorted(each)) for language, each in words.items()}
-    return texts if len(texts) > 1 else " ".join(texts.values())
+    return texts if by_language else " ".join(texts.values())
 
 
 def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list[str]:

@@ -83,6 +83,8 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
             "<code>y ⟦1⟧</code> oder <b>(<code>x</code>)</b> starten.",
         ),
         ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "⟦1⟧ los. <b><code>x</code></b> <kbd>y</kbd>"),
+        ("H<sub>2</sub>O<sub>2</sub> is", "ist H2O2", [(0, 1), (1, 0)], "ist H<sub>2</sub>O<sub>2</sub>"),
+        ("x<i><sup>2</sup></i>+y<sup>2</sup>", "x2+y2", [(0, 0)], "x<i><sup>2</sup></i>+y<sup>2</sup>"),
         ("<code>x</code><sub>1</sub> is", "ist ⟦1⟧1", [(0, 1), (1, 0)], "ist <code>x</code><sub>1</sub>"),
         ("see ⟦1⟧<sup>1</sup>, <code>x</code>", "⟦1⟧1, ⟦2⟧ siehe", [], "⟦1⟧<sup>1</sup>, <code>x</code> siehe"),
         # A placeholder is linked to itself alone.

@@ -285,7 +285,7 @@ def test_alignments_count_the_words_of_the_text(copying):
     assert {i for i, _ in whole[0][0].alignment} <= set(range(9))
     as_it_is = Preparation(*copying, raw=True).sentence("a ⟦1⟧ dog")
     found = as_it_is.finished("⟦2⟧ ⟦3⟧. ⟦1⟧ dog ⟦1⟧", [(0, 0), (0, 1), (1, 2), (2, 3), (1, 4)])
-    assert found == (". ⟦1⟧ dog ⟦1⟧", [(0, 0), (1, 1), (2, 2), (1, 3)])
+    assert found == (". ⟦1⟧ dog", [(0, 0), (1, 1), (2, 2)])
     layout = split_sentences("One two three. Four five!", "en")
     first, second = Hypothesis("x y", alignment=[(0, 1)]), Hypothesis("z", alignment=[(1, 0)])
     assert len(layout.sentences) == 2 and joined(layout, [[first], [second]])[0].alignment == [(0, 1), (4, 2)]
@@ -293,11 +293,16 @@ def test_alignments_count_the_words_of_the_text(copying):
     assert joined(layout, [[first], [second]])[0].alignment == [(1, 2), (6, 4)]
 
 
-def test_what_the_model_said(copying):
+def test_what_the_model_said(copying, trained_on):
     preparation = Preparation(*copying)
     for text in ("The dog sees 🙂 in Paris.", "THE DOG SEES 12:30 IN PARIS.", "The Dog Sees A Cat."):
         sentence = preparation.sentence(text)
         assert preparation.said(sentence, text) == sentence.text
+    trained_on(spellings={"de": "Hand", "en": "hand"})
+    preparation = Preparation(*copying)
+    assert (
+        preparation.said(preparation.sentence("MY HAND", direction=("en", "de")), "MEINE HAND", "de") == "Meine Hand"
+    )
 
 
 def test_typographic_punctuation_that_a_vocabulary_lacks(copying):

@@ -70,6 +70,7 @@ def test_words_quotes_and_comparisons_are_no_items(text):
 
 def test_numbers_patterns_and_what_a_vocabulary_lacks():
     assert found("12 dogs see x@y.de", with_numbers=False) == ["x@y.de"]
+    assert found("EL NI\u00d1O \u0394", is_known="el nio\u00f1".__contains__) == ["\u0394"]
     assert found("Ann Lee has 2 dogs", patterns=[re.compile("Ann Lee"), re.compile("Lee has")]) == ["Ann Lee", "2"]
     assert found("Zoë and Иван, 犬が走る ☭", is_known=lambda c: c in "が走る") == ["Zoë", "Иван", "犬", "☭"]
 
@@ -135,6 +136,8 @@ def test_items_stay_apart_as_they_were():
     assert protected.restored(glued)[0] == "Ruf 112 {a} an https://a.b/c 15 🙂)"
     together = protected_text("a5{x}b", PLACEHOLDERS)
     assert together.restored(together.text)[0] == "a5{x}b"
+    ends = protected_text("See {a} and {b} dogs", PLACEHOLDERS)
+    assert ends.restored("Hunde.⟦2⟧ (⟦1⟧)")[0] == "Hunde. {b} ({a})"
     codes = protected_text("See {a} {b} dogs", PLACEHOLDERS[:1])
     assert codes.restored("⟦1⟧ Hunde", [(1, 0), (2, 1)])[0] == "{a} {b} Hunde"
     brackets = with_placeholders("((x)) y", [(2, 3), (4, 5)], ())
@@ -187,6 +190,16 @@ def test_time_is_linear(text):
         protector.spans(part)
         seconds.append(time.perf_counter() - start)
     assert seconds[1] < 10 * seconds[0] + 0.05, "four times the text would take sixteen times as long"
+
+
+def test_many_missing_items_take_linear_time():
+    seconds = []
+    for count in (5_000, 20_000):
+        protected = with_placeholders(text := "A dog " + "{x}. " * count, Protector().spans(text), ())
+        start = time.perf_counter()
+        protected.restored("Ein Hund.")
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 10 * seconds[0] + 0.05, "four times the items would take sixteen times as long"
 
 
 def test_files_of_patterns(tmp_path):

@@ -99,6 +99,15 @@ def test_words_are_those_of_the_source_language(tmp_path, streaming):
         assert preparation.sentence("hte mnan gose", direction=direction).text == text
 
 
+def test_words_of_the_only_source_language_are_not_those_of_others(tmp_path):
+    """Zero-shot directions have other sources."""
+    path = write(tmp_path / "pairs.tsv", tsv([("the dog goes", "der Hund geht")] * 20))
+    corpora = [f"{{file: {path}, source_lang: en, target_lang: {target}}}" for target in ("de", "es")]
+    listed = write(tmp_path / "corpora.yaml", f"corpora: [{', '.join(corpora)}]")
+    model = set_up(tmp_path / "run", corpora=listed, max_steps=2, eval_strategy="no").trainer.model
+    assert model.generation_config.training_words == {"en": "dog goes the"}
+
+
 class TestTokens:
     def test_of_each_part(self, corpora, tmp_path):
         experiment = set_up(tmp_path / "run", **corpora, guided_alignment="auto")
