@@ -18,6 +18,8 @@ from .masks_vanilla_transformer import mask_padding
 
 # Options that are numbers of hypotheses.
 COUNTS = ("num_beams", "num_return_sequences")
+# Arguments that `generate()` passes on to the model, whose `forward` does not take them.
+TOKENIZERS = ("tokenizer", "assistant_tokenizer")
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
@@ -32,6 +34,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         would decode all of them again.
         """
         cache = pop_cache(kwargs)
+        for name in TOKENIZERS:
+            kwargs.pop(name, None)
         check_step(input_ids, next_sequence_length, cache)
         if next_sequence_length is None and cache is not None and kwargs.get("decoder_attention_mask") is None:
             seen = cache.get_seq_length()
@@ -56,6 +60,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         kwargs["attention_mask"] = mask_padding(kwargs.get("attention_mask"), ids, cast(Any, self).config)
         if (cache := pop_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
+        if (tokenizer := kwargs.get("tokenizer")) is not None:
+            # `stop_strings` are compared with target tokens.
+            kwargs["tokenizer"] = getattr(tokenizer, "target_tokenizer", tokenizer)
         language = self._setting("forced_bos_token_id", generation_config, kwargs)
         languages = getattr(self.generation_config, "language_ids", None) or []
         if language in languages:

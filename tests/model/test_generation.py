@@ -16,7 +16,7 @@ from transformers import (
     TextStreamer,
 )
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from tiny import (
     EVERY_SHAPE,
@@ -174,6 +174,30 @@ class TestConstraints:
             stopping_criteria=StoppingCriteriaList([AtFive()]),
         )
         assert out.tolist() == [[1, 9, 8, 7, 6, 5]] * 3
+
+    @pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True}, {"prompt_lookup_num_tokens": 2}])
+    @pytest.mark.parametrize("is_pair", [False, True])
+    def test_stop_strings(self, is_pair, options):
+        source, target = (train_tokenizer([text] * 3, vocab_size=300) for text in ("a b", "un gato duerme"))
+        tokenizer = VanillaTransformerTokenizer.from_pair(source, target) if is_pair else target
+        ids = torch.tensor(target("un gato duerme")["input_ids"])
+
+        class Follow(LogitsProcessor):
+            """Allows only the next token of the target."""
+
+            def __call__(self, input_ids, scores):
+                return torch.full_like(scores, -torch.inf).index_fill(1, ids[input_ids.shape[1] - 1], 0.0)
+
+        shape = {**VOCABULARIES["separate"], "vocab_size": len(source if is_pair else target)}
+        out = tiny_model(**shape | {"decoder_vocab_size": len(target)}).generate(
+            **tokenizer(["a b"], return_tensors="pt"),
+            logits_processor=LogitsProcessorList([Follow()]),
+            max_new_tokens=len(ids),
+            stop_strings=["gato"],
+            tokenizer=tokenizer,
+            **options,
+        )
+        assert tokenizer.decode(out[0], skip_special_tokens=True) == "un gato"
 
 
 class TestInputs:
