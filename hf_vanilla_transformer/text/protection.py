@@ -179,9 +179,10 @@ class ProtectedText:
         waiting = Counter(PLACEHOLDER.findall(self.text))
         spans: list[Span] = []
         for match in PLACEHOLDER.finditer(translation):
-            if not waiting[match[1]]:
+            if waiting[match[1]]:
+                waiting[match[1]] -= 1
+            else:
                 spans.append(match.span())
-            waiting[match[1]] -= waiting[match[1]] > 0
         return [
             (start - (translation[:start][-1:] == " " and _closes(translation, end)), end, "")
             for start, end in _joined(spans)
