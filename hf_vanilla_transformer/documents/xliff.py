@@ -191,6 +191,8 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
     end = 0
     # Id of an untranslatable range that is still open.
     marker: str | None = None
+    # Open elements: separate elements are a pair only within the same one, since a translation may move it.
+    opened = [-1]
     for index, token in enumerate(tokens):
         if index < end:
             continue
@@ -200,9 +202,15 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
             marker = attributes.get("id") if token.name == "sm" and marker is None else marker
             end, marker = _end(tokens, index, marker)
             markup = "".join(each.markup for each in tokens[index:end])
-            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, token))
+            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, token, opened[-1]))
+        elif not token.name:
+            pieces.append(Piece(token.markup, token.text))
         else:
-            pieces.append(_tag(token.markup, token) if token.name else Piece(token.markup, token.text))
+            if token.closes > token.opens:
+                opened.pop()
+            pieces.append(_tag(token.markup, token, opened[-1]))
+            if token.opens > token.closes:
+                opened.append(index)
     return pieces
 
 
@@ -224,11 +232,12 @@ def _end(tokens: Sequence[_Token], start: int, marker: str | None) -> tuple[int,
     return len(tokens), None
 
 
-def _tag(markup: str, token: _Token) -> Piece:
-    """Return an inline element or one of its tags; its partner may be a separate element."""
+def _tag(markup: str, token: _Token, parent: int) -> Piece:
+    """Return an inline element or one of its tags; its partner may be a separate element of the same parent."""
 
     def key(name: str, attributes: Sequence[str]) -> str:
-        return f"{name} {next((token.attributes[each] for each in attributes if each in token.attributes), '')}"
+        number = next((token.attributes[each] for each in attributes if each in token.attributes), "")
+        return f"{name} {parent} {number}"
 
     if token.name in OPENING:
         return Piece(markup, opens=key(token.name, OPENING[token.name]))

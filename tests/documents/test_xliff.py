@@ -97,3 +97,25 @@ def test_untranslatable_ranges(source, text):
     assert segment.text == text
     assert f"<target>{source}</target>" in document.render([segment.fill(text, [(i, i) for i in range(9)])])
     ElementTree.fromstring(document.render([segment.fill("⟦2⟧ ⟦1⟧")]))
+
+
+@pytest.mark.parametrize(
+    "opening, closing",
+    [
+        ('<sc id="1"/>', '<ec startRef="1"/>'),
+        ('<bx id="1"/>', '<ex id="1"/>'),
+        ('<bpt id="1">[</bpt>', '<ept id="1">]</ept>'),
+    ],
+)
+@pytest.mark.parametrize(
+    "order", ["a {0}b <pc>c {1}d</pc> e", "a <pc>b {0}c</pc> {1}d e", "a <pc>b</pc> {0}<pc>c {1}d</pc> e"]
+)
+def test_separate_elements_that_overlap_others(order, opening, closing):
+    source = order.format(opening, closing)
+    document = open_document(f"<xliff><segment><source>{source}</source></segment></xliff>", "xliff")
+    (segment,) = document.segments
+    links = [(i, i) for i in range(5)]
+    assert f"<target>{source}</target>" in document.render([segment.fill(segment.text, links)])
+    for shift in range(1, 5):
+        rendered = document.render([segment.fill("A B C D E", [(i, (i + shift) % 5) for i in range(5)])])
+        assert "".join(ElementTree.fromstring(rendered).find(".//target/pc").itertext())
