@@ -25,11 +25,14 @@ _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A bare link, in which no character is special.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+# The start of a template tag as a string, which starts none.
+_QUOTED = r"""(?:(?<=')\{%(?=')|(?<=")\{%(?="))"""
 # Untranslated extensions of GitHub, wikis and templates: alerts, footnotes, tags, links, values, formulas; HTML code.
-# None can start inside an unfinished one, so that time is linear.
+# None of these can start inside an unfinished one of its kind, so that time is linear.
 KEPT = re.compile(
-    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\[\]\s]++\]:?|\A\[(?:TOC|toc)\]\Z|\{%(?:[^{%\n]|%(?!\})|\{(?!%))*+%\}"""
-    r"""|(?P<word>\[\[[^\[\]\n]++\]\]|\{\{[^{}\n]*+\}\}"""
+    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\[\]\s]++\]:?|\A\[(?:TOC|toc)\]\Z"""
+    rf"""|(?!{_QUOTED})\{{%(?:[^{{%\n]|%(?!\}})|\{{(?!%)|{_QUOTED})*+%\}}"""
+    r"""|(?P<word>\[\[(?:[^\[\]\n]|\[[^\[\]\n]*+\]|\[(?!\[))+\]\]|\{\{[^{}\n]*+\}\}"""
     r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
     rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
 )
