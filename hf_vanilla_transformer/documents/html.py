@@ -168,6 +168,8 @@ class _Reader:
         markup = self._with_slots(token, attributes) if element.translated else token.markup
         if self._untranslated and not element.translated:
             self._untranslated.append(Piece(markup))
+        elif token.name == "br" and parent.translated:
+            self._paragraph.append(Piece(markup, is_break=True))
         elif not (_is_inline(token.name) and parent.translated):
             self._separate(markup)
         elif element.translated:

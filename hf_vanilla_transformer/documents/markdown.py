@@ -128,9 +128,7 @@ class _Reader:
                 or token.type == "hardbreak"
                 or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end]))
             ):
-                self.template.paragraph(pieces, escape)
-                self.template.literal(markup(start, end))
-                pieces = []
+                pieces.append(Piece(markup(start, end), is_break=True))
             elif token.type == "image":
                 pieces.append(Piece(self._image(token, raw[start:end], markup(start, end), escape)))
             else:

@@ -5,7 +5,8 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, pairwise, starmap
+from itertools import chain, count, groupby, pairwise, starmap
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..text.protection import MESSAGES, PLACEHOLDER
@@ -64,7 +65,7 @@ class Document:
 class Piece(NamedTuple):
     """A piece of a paragraph: its markup and, for text, the decoded text; a tag may open or close a pair.
 
-    `is_kept` marks an untranslated part of the sentence, such as code.
+    `is_kept` marks an untranslated part of the sentence, such as code; `is_break` markup that ends a segment.
     """
 
     markup: str
@@ -72,6 +73,7 @@ class Piece(NamedTuple):
     opens: str | None = None
     closes: str | None = None
     is_kept: bool = False
+    is_break: bool = False
 
     @classmethod
     def of_tag(cls, markup: str, pair: str, is_closing: bool) -> "Piece":
@@ -116,11 +118,17 @@ class Template:
         return "".join(self.text(match[0]) for match in _LINE.finditer(text))
 
     def paragraph(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
-        """Add a text with tags; text without letters stays verbatim.
+        """Add a text with tags, in a segment for each line; lines without letters stay verbatim.
 
-        Tags around the whole text stay outside its segment; each run of white space becomes a single space.
+        Tags around a whole line stay outside its segment; each run of white space becomes a single space.
         """
-        pieces = _with_messages_kept(pieces, escape)
+        for is_break, line in groupby(_with_messages_kept(pieces, escape), key=attrgetter("is_break")):
+            if is_break:
+                self.literal(*(piece.markup for piece in line))
+            else:
+                self._line(list(line), escape)
+
+    def _line(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
         markup = [piece.markup for piece in pieces]
         if not any(map(str.isalpha, "".join(piece.text or "" for piece in pieces))):
             self.literal(*markup)

@@ -89,6 +89,21 @@ def test_messages_of_icu_stay_whole(kind):
     assert open_document(AROUND[kind].replace("{}", message), kind).segments == ()
 
 
+@pytest.mark.parametrize(
+    "kind, line_break",
+    [("html", "<br>"), ("html", "<br/>\n"), ("markdown", "  \n"), ("markdown", "\\\n"), ("markdown", "<br>")],
+)
+def test_messages_of_icu_may_have_line_breaks(kind, line_break):
+    message = f"{{n, plural, one {{a <i>dog{line_break}</i>}} {line_break}other {{dogs}}}}"
+    content = AROUND[kind].replace("{}", f"You <b>see{line_break}the {message} here</b>.")
+    document = open_document(content, kind)
+    assert [segment.text for segment in document.segments] == ["You see", "the ⟦1⟧ here."]
+    assert (
+        document.render(segment.fill(segment.text, [(i, i) for i in range(3)]) for segment in document.segments)
+        == content
+    )
+
+
 PARTS = {
     "text": ["a b", "\n"],
     "html": ["<p>", "a b", "<b>"],
