@@ -1,7 +1,7 @@
 """XLIFF 1.2 and 2: translations go into `<target>`, next to `<source>`; everything else stays verbatim."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape, unescape
 from typing import NamedTuple
@@ -32,13 +32,17 @@ UNTRANSLATED = frozenset(("initial", "needs-translation", "new"))
 
 
 class _Token(NamedTuple):
-    """Text, without a name, or a tag, whose name has no namespace prefix."""
+    """Text, without a name, or a tag, whose name has no namespace prefix.
+
+    `is_kept`: in an untranslatable range of a source, from `<sm/>` to `<em/>`.
+    """
 
     markup: str
     text: str | None = None
     name: str = ""
     opens: bool = False
     closes: bool = False
+    is_kept: bool = False
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -72,6 +76,22 @@ def _tokens(content: str) -> Iterator[_Token]:
         yield _Token(content[end:], unprotect(content[end:]))
 
 
+def _with_ranges(tokens: Iterable[_Token]) -> Iterator[_Token]:
+    """Mark the tokens in untranslatable ranges, which may overlap and go on in the next segment of a unit."""
+    ranges: set[str | None] = set()
+    in_source = False
+    for token in tokens:
+        if token.name == "source":
+            in_source = token.opens > token.closes
+        elif token.name == "unit":
+            ranges.clear()
+        elif in_source and token.name == "sm" and token.attributes.get("translate") == "no":
+            ranges.add(token.attributes.get("id"))
+        yield token._replace(is_kept=in_source and bool(ranges))
+        if in_source and token.name == "em":
+            ranges.discard(token.attributes.get("startRef"))
+
+
 @dataclass
 class _Element:
     """An open element: the index of its tag, and the first and last token of its first child of each name."""
@@ -90,7 +110,7 @@ def read_xliff(source: Source) -> Document:
     """
     _check(source)
     template = Template()
-    tokens = list(_tokens(protect(source.content)))
+    tokens = list(_with_ranges(_tokens(protect(source.content))))
     markup = _with_language(tokens, source.target_lang)
     written = 0
     opened = [_Element("", 0, True)]
@@ -189,20 +209,21 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
     """Return the pieces of a source; an element with code is one tag, and text marked as untranslatable is kept."""
     pieces: list[Piece] = []
     end = 0
-    # Id of an untranslatable range that is still open.
-    marker: str | None = None
     # Open elements: separate elements are a pair only within the same one, since a translation may move it.
     opened = [-1]
     for index, token in enumerate(tokens):
         if index < end:
             continue
         attributes = token.attributes if token.name else {}
-        is_word = marker is not None or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
+        is_word = token.is_kept or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
         if (is_word or token.name in CODE) and token.opens >= token.closes:
-            marker = attributes.get("id") if token.name == "sm" and marker is None else marker
-            end, marker = _end(tokens, index, marker)
+            end = _end(tokens, index)
             markup = "".join(each.markup for each in tokens[index:end])
-            pieces.append(Piece(markup, is_kept=True) if is_word else _tag(markup, token, opened[-1]))
+            if is_word:
+                has_words = any(each.name in WORDS or (each.text or "").strip() for each in tokens[index:end])
+                pieces.append(Piece(markup, is_kept=has_words))
+            else:
+                pieces.append(_tag(markup, token, opened[-1]))
         elif not token.name:
             pieces.append(Piece(token.markup, token.text))
         else:
@@ -214,22 +235,16 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
     return pieces
 
 
-def _end(tokens: Sequence[_Token], start: int, marker: str | None) -> tuple[int, str | None]:
-    """Return the index after an element, or after the range from `<sm id="marker"/>` to its `<em/>`.
-
-    If an element around such a range ends first, also return the marker.
-    """
+def _end(tokens: Sequence[_Token], start: int) -> int:
+    """Return the index after an element, or after an untranslatable range, which ends with the element around it."""
     depth = 0
     for index in range(start, len(tokens)):
-        token = tokens[index]
-        depth += token.opens - token.closes
+        depth += tokens[index].opens - tokens[index].closes
         if depth < 0:
-            return index, marker
-        if token.name == "em" and token.attributes.get("startRef") == marker:
-            marker = None
-        if depth == 0 and marker is None:
-            return index + 1, None
-    return len(tokens), None
+            return index
+        if depth == 0 and not all(each.is_kept for each in tokens[index : index + 2]):
+            return index + 1
+    return len(tokens)
 
 
 def _tag(markup: str, token: _Token, parent: int) -> Piece:

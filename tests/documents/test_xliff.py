@@ -89,6 +89,12 @@ def test_messages_do_not_break_pairs():
         ('a <sm id="1" translate="no"/>Foo <pc id="2">x<em startRef="1"/> y</pc> b', "a ⟦1⟧ b"),
         ('a <pc id="2">b <sm id="1" translate="no"/>Foo</pc> x<em startRef="1"/> c', "a b ⟦1⟧⟦2⟧ c"),
         ('a <sm id="1"/>b<em startRef="1"/>', "a b"),
+        (
+            'a <sm id="1" translate="no"/>b <sm id="2" translate="no"/>x<em startRef="1"/> y <em startRef="2"/>c',
+            "a ⟦1⟧c",
+        ),
+        ('a <mrk id="3" translate="no">b <sm id="1" translate="no"/>x</mrk> y<em startRef="1"/> c', "a ⟦1⟧ c"),
+        ('a <pc id="2">b <sm id="1" translate="no"/>Foo</pc><em startRef="1"/> c', "a b ⟦1⟧ c"),
     ],
 )
 def test_untranslatable_ranges(source, text):
@@ -97,6 +103,19 @@ def test_untranslatable_ranges(source, text):
     assert segment.text == text
     assert f"<target>{source}</target>" in document.render([segment.fill(text, [(i, i) for i in range(9)])])
     ElementTree.fromstring(document.render([segment.fill("⟦2⟧ ⟦1⟧")]))
+
+
+def test_untranslatable_ranges_go_on_in_the_next_segment():
+    sources = [
+        'a <sm id="1" translate="no"/>Foo',
+        "",
+        "Bar",
+        'x<em startRef="1"/> b',
+        '<sm id="1" translate="no"/>Foo',
+    ]
+    segments = "".join(f"<segment><source>{each}</source><target/></segment>" for each in sources)
+    document = open_document(f"<xliff><unit>{segments}</unit><unit>{segments}</unit></xliff>", "xliff")
+    assert [segment.text for segment in document.segments] == ["a ⟦1⟧", "⟦1⟧ b"] * 2
 
 
 @pytest.mark.parametrize(
