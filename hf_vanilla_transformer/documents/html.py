@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from html import escape, unescape
 from typing import NamedTuple
@@ -103,6 +103,24 @@ class _Element(NamedTuple):
     foreign: bool
 
 
+# White space of an untranslated element.
+_SPACE = Piece("", " ")
+
+
+def _with_words_apart(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Leave out each `_SPACE` except between two words, which it separates even if its element moves away."""
+    last, has_space = " ", False
+    for piece in pieces:
+        if piece is _SPACE:
+            has_space = True
+            continue
+        if text := "x" if piece.is_kept else piece.text:
+            if has_space and last.isalnum() and text[0].isalnum():
+                yield _SPACE
+            last, has_space = text[-1], False
+        yield piece
+
+
 class _Reader:
     """Reads a document from its tokens.
 
@@ -149,7 +167,7 @@ class _Reader:
 
     def _end_paragraph(self) -> None:
         if self._paragraph:
-            self._template.paragraph(self._paragraph, _escape)
+            self._template.paragraph(list(_with_words_apart(self._paragraph)), _escape)
         self._template.literal(*(piece.markup for piece in self._untranslated))
         self._paragraph, self._untranslated = [], []
 
@@ -192,8 +210,7 @@ class _Reader:
             if len(self._open) <= self._depth:
                 text = "" if name in SILENT else "".join(piece.text or "" for piece in self._untranslated)
                 if text.isspace():
-                    # It separates words, even where the tag moves away from it.
-                    self._paragraph.append(Piece("", " "))
+                    self._paragraph.append(_SPACE)
                 markup = "".join(piece.markup for piece in self._untranslated)
                 self._paragraph.append(Piece(markup, is_kept=bool(text.strip())))
                 self._untranslated = []
