@@ -5,17 +5,21 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, groupby, pairwise, starmap
+from html import unescape
+from itertools import accumulate, chain, count, groupby, pairwise, starmap
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..text.protection import MESSAGES, PLACEHOLDER
-from .segments import CLOSING, Segment, Tag, protect, resolve, slot
+from .segments import CLOSING, Segment, Tag, protect, resolve, slot, unprotect
 
 WHITE_SPACE = " \t\r\n\f"
 
 # A line, which goes on after an ICU message of several lines.
 _LINE = re.compile(rf"(?:{MESSAGES.pattern}|[^\n])*+(?:\n|\Z)")
+
+# A character as in markup: an entity, or a NUL, which is doubled.
+_UNIT = re.compile(r"&#?\w{1,32};?|\0\0|.", re.DOTALL)
 
 # Limits on tags to merge into one, and on their characters, so that nested pairs take linear time.
 MAX_MERGED, MAX_MARKUP = 100, 10_000
@@ -79,10 +83,23 @@ class Piece(NamedTuple):
     def of_tag(cls, markup: str, pair: str, is_closing: bool) -> "Piece":
         return cls(markup, closes=pair) if is_closing else cls(markup, opens=pair)
 
-    def part(self, start: int, end: int, escape: Callable[[str], str]) -> "Piece":
-        """Return a part of the text, verbatim if nothing in it was escaped."""
-        text = (self.text or "")[start:end]
-        return Piece(self.markup[start:end] if self.markup == self.text else protect(escape(text)), text)
+    def split(self, offsets: Sequence[int], escape: Callable[[str], str]) -> Iterator["Piece"]:
+        """Yield the parts of the text between offsets: verbatim, or escaped if the markup cannot be cut there."""
+        text = self.text or ""
+        places = {each: each for each in offsets} if self.markup == text else _places(self.markup, text)
+        for start, end in pairwise(offsets):
+            is_whole = start in places and end in places
+            markup = self.markup[places[start] : places[end]] if is_whole else protect(escape(text[start:end]))
+            yield Piece(markup, text[start:end])
+
+
+def _places(markup: str, text: str) -> dict[int, int]:
+    """Map offsets in a text to those in its markup; empty if they differ by more than entities."""
+    units = _UNIT.findall(markup)
+    decoded = [unprotect(unescape(unit)) for unit in units]
+    if "".join(decoded) != text:
+        return {}
+    return dict(zip(*(accumulate(map(len, each), initial=0) for each in (decoded, units)), strict=True))
 
 
 class Template:
@@ -181,10 +198,11 @@ def _with_messages_kept(pieces: Sequence[Piece], escape: Callable[[str], str]) -
     end = 0
     for index, (piece, text) in enumerate(zip(pieces, texts, strict=True)):
         start, end = end, end + len(text)
-        inner = bounds[bisect_right(bounds, start) : bisect_left(bounds, end)]
-        for first, last in pairwise((start, *inner, end)):
-            part = piece.part(first - start, last - start, escape) if inner else piece
-            groups.setdefault(bisect_right(bounds, first), {})[index] = part
+        low, high = bisect_right(bounds, start), bisect_left(bounds, end)
+        offsets = [0, *(each - start for each in bounds[low:high]), len(text)]
+        parts = piece.split(offsets, escape) if low < high else (piece,)
+        for number, part in enumerate(parts, start=low):
+            groups.setdefault(number, {})[index] = part
     pairs = _partners(pieces)
     for number in range(1, len(bounds), 2):
         group = groups[number]

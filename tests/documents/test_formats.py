@@ -104,6 +104,17 @@ def test_messages_of_icu_may_have_line_breaks(kind, line_break):
     )
 
 
+@pytest.mark.parametrize("kind", ["html", "vtt", "xliff", "markdown", "srt"])
+@pytest.mark.parametrize("text", ["{}", "&#160;&#8212; {} &#169;", "One &#233; {} and {}."])
+def test_messages_of_icu_stay_verbatim(kind, text):
+    message = "{n, plural, other {a &#233;&#13;&#10;&quot;b&quot; &#x27;}}"
+    content = AROUND[kind].replace("{}", text.replace("{}", message))
+    document = open_document(content, kind)
+    rendered = document.render(segment.fill(segment.text) for segment in document.segments)
+    assert rendered.split("<target")[-1].count(message) == text.count("{}")
+    assert rendered == content or document.segments or kind == "xliff"
+
+
 PARTS = {
     "text": ["a b", "\n"],
     "html": ["<p>", "a b", "<b>"],

@@ -99,6 +99,7 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
         "<table><tr><td>a<td>b <!-- c --> d</table>",
         "<a>text<p>para</p></a>",
         "a\0001\0b\0 <i title='q\0'>x</i>",
+        "<p>&nbsp;&copy{n, plural, other {\0&eacute; dogs}}\0&#1;{n, select, other {&AMP}}</p>",
         "</b> x <p",
         "<?xml version='1.0'?><title/><script src='x'/><p>a <b class='y'/> <code/> b</p>",
     ],
