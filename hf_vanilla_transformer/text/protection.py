@@ -38,16 +38,19 @@ _FILES = (
 
 
 def _braces(depth: int) -> str:
-    """Return a pattern of text in nested braces; ICU quotes braces with apostrophes, and doubles an apostrophe.
+    """Return a pattern of text in nested braces; ICU quotes braces with apostrophes, and writes an apostrophe twice.
 
-    Quotes have no comma, unlike the start of a message, so that a scan cannot skip one: time stays linear.
+    A quote has no comma, so no message starts inside it, and time stays linear.
     """
     nested = f"|{_braces(depth - 1)}" if depth > 1 else ""
     return rf"\{{(?:[^{{}}']++|''|'[{{}}\#][^\s',]*+'|'{nested})*+\}}"
 
 
-# Plurals and selects, nested three deep with placeholders in the innermost.
-MESSAGES = re.compile(rf"(?=\{{\s*+[\w.]++\s*+,\s*+(?:plural|select(?:ordinal)?)\s*+,){_braces(7)}")
+# Plurals and selects, nested up to three deep with placeholders in the innermost.
+MESSAGES = re.compile(
+    r"\{\s*+[\w.]++\s*+,\s*+(?:plural|select(?:ordinal)?)\s*+,\s*+(?:offset:\s*+\d++\s*+)?+"
+    rf"(?:=?[\w.-]++\s*+{_braces(6)}\s*+)++\}}"
+)
 
 # No alternative can start inside one of its own matches, so each character is scanned once.
 ITEMS = re.compile(

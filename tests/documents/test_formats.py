@@ -21,6 +21,14 @@ def test_plain_text_is_a_text_a_line():
     assert document.render(["Ein Hund.", "Zwei"]) == b"\xef\xbb\xbf Ein Hund.\r\n\r\n12\r\nZwei"
 
 
+@pytest.mark.parametrize(
+    "start", ["{n, plural, one {x} here.", "{n, plural, one {x}, ", "{n, select, {x} ", "{n, plural, offset: one {x}"]
+)
+def test_unfinished_messages_of_icu_end_with_their_line(start):
+    document = open_document(f"Use {start}\nA dog.\nA cat }}.\nThe end.", "text")
+    assert [segment.text for segment in document.segments][1:] == ["A dog.", "A cat }.", "The end."]
+
+
 def test_text_comes_back_as_text():
     assert open_document("a\n", "text").render(["b"]) == "b\n"
 
