@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ..errors import DataError, one_line
 from .segments import resolve
-from .template import Document, Source, Template, lines, with_line_ends
+from .template import Document, Source, Template, has_only_messages, lines, with_line_ends
 
 # A comment, or a keyword and a quoted string.
 _LINE = re.compile(r'(#.*|((msgctxt|msgid|msgid_plural|msgstr(\[\d+\])?)\s*)?"([^"\\]|\\.)*+")?')
@@ -37,7 +37,7 @@ def read_po(source: Source) -> Document:
     # Messages to write: entry, plural form, text with slots.
     texts: list[tuple[polib.POEntry, int | None, str]] = []
     for entry in file:
-        if entry.obsolete or entry.fuzzy or entry.translated() or not entry.msgid:
+        if entry.obsolete or entry.fuzzy or entry.translated() or not entry.msgid or has_only_messages(entry.msgid):
             continue
         if not entry.msgid_plural:
             texts.append((entry, None, template.text_lines(entry.msgid)))

@@ -119,7 +119,7 @@ class Template:
         return slot(len(self.segments) - 1)
 
     def text(self, text: str, escape: Callable[[str], str] = str) -> str:
-        """Return the slot of a text within its white space; text without letters and ICU messages stay verbatim."""
+        """Return the slot of a text within its white space; ICU messages and text without letters stay verbatim."""
         messages = [protect(escape(message)) for message in MESSAGES.findall(text)]
         kept = dict(zip(_placeholders(text), messages, strict=False))
         names = iter(kept)
@@ -228,6 +228,12 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
                     break
             found[partner], found[index] = index, partner
     return found
+
+
+def has_only_messages(text: str) -> bool:
+    """Whether a text has letters in ICU messages alone, so that nothing translates it."""
+    rest, count = MESSAGES.subn("", text)
+    return count > 0 and not any(map(str.isalpha, rest))
 
 
 def _placeholders(source: str) -> Iterator[str]:

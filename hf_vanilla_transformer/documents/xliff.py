@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..errors import DataError, one_line
 from .segments import protect, unprotect
-from .template import Document, Piece, Source, Template
+from .template import Document, Piece, Source, Template, has_only_messages
 
 _MARKUP = re.compile(
     r"""<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>"""
@@ -175,9 +175,13 @@ def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
 
 
 def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str], unit: _Element, end: int) -> None:
-    """Add a unit with a translated target."""
+    """Add a unit with a translated target, or as it is if it has only ICU messages."""
     is_version_2 = unit.name == "segment"
     first, last = unit.children["source"]
+    pieces = _pieces(tokens[first + 1 : last])
+    if has_only_messages("".join(piece.text or " " for piece in pieces)):
+        template.literal(*markup[unit.start : end + 1])
+        return
     # A target follows `<source>` or, in 1.2, `<seg-source>`.
     after = max(unit.children[name][1] for name in ("source", "seg-source") if name in unit.children)
     opening = tokens[unit.start]
@@ -197,7 +201,7 @@ def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str
         template.literal(tag.markup)
     else:
         template.literal(tag.having(**{"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}))
-    template.paragraph(_pieces(tokens[first + 1 : last]), _escape)
+    template.paragraph(pieces, _escape)
     template.literal(f"</{prefix}target>", *markup[after + 1 : end + 1])
 
 
