@@ -232,7 +232,9 @@ class _Reader:
         def place(match: re.Match[str]) -> str:
             name, value = match[1].lower(), match[2]
             if value and _is_prose(token.name, name, attributes):
-                text = self._template.text(text_of(_unquoted(value)), escape)
+                raw = _unquoted(value)
+                # A value without quotes may contain some.
+                text = self._template.text(text_of(raw), escape, None if raw == value else raw)
             elif value and self._target_lang is not None and token.name == "html" and name in LANGUAGE:
                 text = escape(self._target_lang)
             else:

@@ -118,15 +118,19 @@ class Template:
         self.segments.append(segment)
         return slot(len(self.segments) - 1)
 
-    def text(self, text: str, escape: Callable[[str], str] = str) -> str:
-        """Return the slot of a text within its white space; ICU messages and text without letters stay verbatim."""
-        messages = [protect(escape(message)) for message in MESSAGES.findall(text)]
-        kept = dict(zip(_placeholders(text), messages, strict=False))
+    def text(self, text: str, escape: Callable[[str], str] = str, markup: str | None = None) -> str:
+        """Return the slot of a text within its white space; ICU messages and text without letters stay verbatim.
+
+        `markup` is the text as in the document, by default the escaped text.
+        """
+        markup = protect(escape(text)) if markup is None else markup
+        pieces = _with_messages_kept([Piece(markup, text)], escape)
+        kept = dict(zip(_placeholders(text), (piece.markup for piece in pieces if piece.is_kept), strict=False))
         names = iter(kept)
-        read = MESSAGES.sub(lambda _: next(names), text)
+        read = "".join(next(names) if piece.is_kept else piece.text or "" for piece in pieces)
         core = read.strip()
         if not any(map(str.isalpha, core)):
-            return protect(escape(text))
+            return markup
         head, _, tail = read.partition(core)
         return head + self.slot(Segment(core, (), escape, kept)) + tail
 

@@ -100,6 +100,7 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
         "<a>text<p>para</p></a>",
         "a\0001\0b\0 <i title='q\0'>x</i>",
         "<p>&nbsp;&copy{n, plural, other {\0&eacute; dogs}}\0&#1;{n, select, other {&AMP}}</p>",
+        "<img alt='&nbsp;\"'> <img alt='A &quot;{n, plural, other {\0\"&eacute;\"}}&quot;'>",
         "</b> x <p",
         "<?xml version='1.0'?><title/><script src='x'/><p>a <b class='y'/> <code/> b</p>",
     ],
