@@ -25,7 +25,7 @@ _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A bare link, in which no character is special.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
-# The start of a template tag as a string, which starts none.
+# `{%` between quotes, which starts no tag.
 _QUOTED = r"""(?:(?<=')\{%(?=')|(?<=")\{%(?="))"""
 # Untranslated extensions of GitHub, wikis and templates: alerts, footnotes, tags, links, values, formulas; HTML code.
 # None of these can start inside an unfinished one of its kind, so that time is linear.

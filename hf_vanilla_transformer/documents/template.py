@@ -235,7 +235,7 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
 
 
 def has_only_messages(text: str) -> bool:
-    """Whether a text has letters in ICU messages alone, so that nothing translates it."""
+    """Whether a text has ICU messages, but no letters outside them."""
     rest, count = MESSAGES.subn("", text)
     return count > 0 and not any(map(str.isalpha, rest))
 

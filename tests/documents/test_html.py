@@ -135,7 +135,9 @@ def test_translations_change_no_structure(html, data):
         ("", "<b>a ", ""), ("", "<b>a", "</b>"), ("", "</i>", ""), ("<b>", "<a x='", ""), ("", "<!--", ""),
         ("", "<title>", ""), ("", "<code>", ""), ("", "<p translate=no><b translate=yes>", ""), ("a", ".<wbr>", ""),
         ("", "a <img> .", ""), ("", "<a alt='x' ", ">"), ("", "<", ""), ("", "&", ""), ("", "a<b>a</b>", ""),
-        ("a", "<b>", "</b>"), ("a", "<b></b>", ""), ("a", ",<img>", " b"),
+        ("a", "<b>", "</b>"), ("a", "<b></b>", ""), ("a", ",<img>", " b"), ("", "a<br>", ""),
+        ("", "a<code> </code>", ""), ("", "{n,plural,a{", ""), ("", "{n,plural,a{x}", ""),
+        ("", "{n,plural,a{b}}&amp;", ""),
     ],
 )  # fmt: skip  # one a line would fill the screen
 def test_hostile_input_takes_linear_time(start, repeated, end):
