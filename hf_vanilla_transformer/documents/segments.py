@@ -220,7 +220,12 @@ class _Placement:
             # At the end of a word, or between it and its comma.
             return self._pair(Tag(start, offset, ""))[1]
         if self.last.of(following, following + 1) >= 0:
-            return self.target.spans[self.first.of(following, following + 1)][0]
+            place = self.target.spans[self.first.of(following, following + 1)][0]
+            # A bracket or quote before the tag stays before it.
+            start = self.source.spans[following][0]
+            is_opening = offset - start < MAX_PART and not self._has_letters(start, offset)
+            opening = self.text[start:offset] if is_opening else ""
+            return place + len(opening) if self.translation.startswith(opening, place) else place
         place = round(following * total / count)
         if following and (before := self.last.of(following - 1, following)) >= 0:
             place = before + 1

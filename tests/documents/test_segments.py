@@ -71,6 +71,8 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("a <i></i> dog", "ein Hund", [(0, 0), (1, 1)], "ein <i></i> Hund"),
         ("a <a><b><img></b> <i></i></a> dog", "ein Hund", [(0, 0), (1, 1)], "ein <a><b><img></b> <i></i></a> Hund"),
         ("see the <img>dog run", "Hund laufen sehen", [(2, 0), (3, 1), (0, 2)], "<img>Hund laufen sehen"),
+        ("see (<img>dogs) now", "jetzt (Hunde) sehen", [(0, 2), (1, 1), (2, 0)], "jetzt (<img>Hunde) sehen"),
+        ("see (<img>dogs) now", "jetzt Hunde sehen", [(0, 2), (1, 1), (2, 0)], "jetzt <img>Hunde sehen"),
         ("see <img>, then go.", "Los, dann los.", [(0, 0), (1, 1)], "Los <img>, dann los."),
         ("see <img>, <wbr>, or go.", "Los,, sonst los.", [(0, 0)], "Los <img>, <wbr>, sonst los."),
         ("see (<img>) now.", "Jetzt () los.", [(0, 2), (1, 1), (2, 0)], "Jetzt (<img>) los."),
