@@ -55,13 +55,14 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         with disk_errors("standard output", "make room"):
             _dispatch(words, prog)
             _flush()
-    except (BrokenPipeError, DataError) as error:
-        # At exit, standard output would be flushed again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # The reader may close a pipe, as `head` does.
-        if isinstance(error, DataError):
-            print(f"{prog or PROGRAM}: error: {error}", file=sys.stderr)
-            raise SystemExit(USAGE_ERROR) from None
+    except BrokenPipeError:
+        # The reader has closed the pipe, as `head` does.
+        pass
+    except DataError as error:
+        print(f"{prog or PROGRAM}: error: {error}", file=sys.stderr)
+        raise SystemExit(USAGE_ERROR) from None
+    finally:
+        _discard_unwritten()
 
 
 def limit_routines() -> None:
@@ -75,6 +76,14 @@ def _flush() -> None:
     # None if the process was started without standard output.
     if sys.stdout is not None:
         sys.stdout.flush()
+
+
+def _discard_unwritten() -> None:
+    """Discard output that cannot be written, which would change the exit status."""
+    try:
+        _flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str], prog: str | None) -> None:
