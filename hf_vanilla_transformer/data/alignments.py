@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError, shorten, unknown_words
 from ..files import read_lines
+from ..text.protection import Link
 
 if TYPE_CHECKING:
     # Importing it takes seconds, and text alone does not need it.
     from transformers import PreTrainedTokenizerBase
-
-Link = tuple[int, int]
-"""Indices of a source word and a target word."""
 
 # Enough digits for any sentence.
 _LINK = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")

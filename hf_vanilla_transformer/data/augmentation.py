@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import did_you_mean
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
-from ..text.protection import PLACEHOLDER, PLACEHOLDERS, Protector, edited, placeholders_of, protect_pair
-from .alignments import Link, word_spans
+from ..text.protection import PLACEHOLDER, PLACEHOLDERS, Link, Protector, edited, placeholders_of, protect_pair
+from .alignments import word_spans
 from .arguments import NONE
 from .reading import ALIGNMENT_COLUMN, TEXT_COLUMNS
 

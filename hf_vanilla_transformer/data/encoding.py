@@ -16,7 +16,8 @@ from transformers.utils import logging
 
 from ..errors import DataError, unknown_words
 from ..options import Range, check_range
-from .alignments import Link, words_and_ids
+from ..text.protection import Link
+from .alignments import words_and_ids
 from .arguments import RATIO_SLACK
 from .augmentation import has_placeholders, protect_pairs
 from .fingerprint import CODE_FINGERPRINT

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from .alignments import Link
+from ..text.protection import Link
 
 ITERATIONS = 5
 

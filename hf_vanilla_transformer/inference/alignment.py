@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.alignments import Link, alignment_error_rate, words_and_ids
+from ..data.alignments import alignment_error_rate, words_and_ids
+from ..text.protection import Link
 from .languages import Direction, tag_sources
 from .teacher_forcing import (
     IdPair,

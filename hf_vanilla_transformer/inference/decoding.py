@@ -14,9 +14,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.alignments import Link
 from ..errors import unknown_words
 from ..options import POSITIVE, SearchOptions, check_range, ranges
+from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
 from .languages import Direction, tag_sources

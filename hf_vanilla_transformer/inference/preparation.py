@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.alignments import Link
 from ..text.casing import COMPOUNDS, WORDS, Case, capitalized, case_of, in_case, sentence_case
 from ..text.protection import (
     LARGE_SCRIPTS,
     PLACEHOLDER,
     Edit,
+    Link,
     ProtectedText,
     Protector,
     Span,
@@ -159,7 +159,7 @@ class Preparation:
         # Whether sentences began with a capital in training; None if unknown.
         self._capitals: bool | None = getattr(settings, "training_capitals", None)
         self._knows_upper_case = bool(getattr(settings, "training_upper_case", False))
-        # Strings or, if there are several source languages, dictionaries of them by language.
+        # Strings or, for models of several directions, dictionaries by source language.
         names = ("spellings", "words", "lookalikes")
         self._training_words = {name: getattr(settings, f"training_{name}", None) or "" for name in names}
         self._alphabet = _Alphabet.of(tokenizer)

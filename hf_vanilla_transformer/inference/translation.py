@@ -13,10 +13,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.alignments import Link, check_fast
+from ..data.alignments import check_fast
 from ..documents import Document
 from ..errors import lone_surrogate, one_line
 from ..options import POSITIVE, Range, check_choice, check_range
+from ..text.protection import Link
 from ..text.sentences import Layout
 from .alignment import word_alignments
 from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, Source, encode

@@ -7,7 +7,6 @@ from typing import Any, cast
 import datasets
 import numpy as np
 
-from ..data.alignments import Link
 from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import EpochRows
 from ..data.corpora import Part, corpora_of, rows_per_epoch
@@ -16,6 +15,7 @@ from ..data.reading import PART_COLUMN
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
 from ..errors import DataError
+from ..text.protection import Link
 from .arguments import VanillaTransformerTrainingArguments
 
 Direction = tuple[str | None, str | None]
