@@ -1,13 +1,15 @@
 """Split text into sentences, since models are trained on single ones, and put translations into its layout.
 
-Spaces, line ends, blank lines and bullets of the text are kept.
+Spaces, line ends, blank lines and bullets of the text are kept, but sentences of a line are joined as the script of
+the translation joins them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import sentencex
 
@@ -19,6 +21,28 @@ CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
 SPACES = re.compile(r"\s+")
 # Before the text of a line: bullets of lists, dashes of dialogues and marks of quoted mail.
 BULLETS = re.compile(r"(?:\s*+[-–—*+>#•‣⁃·∙]++(?=\s))*+\s*+")
+
+# Han, kana, bopomofo and their punctuation, but no brackets, which Korean shares: sentences follow without a space.
+_UNSPACED = re.compile(
+    "[\u2e80-\u2fdf\u3001-\u3007\u301c-\u312f\u31a0-\u31ff\u3220-\u325f\u3280-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\ufe10-\ufe1f\ufe30-\ufe4f\uff01-\uff9f\uffe0-\uffe6\U0001b000-\U0001b16f\U00020000-\U0003ffff]"
+)
+# Skipped to find the script that a sentence begins or ends in.
+_SCRIPTLESS = "\"'“”‘’«»()[]〈〉《》「」『』【】〔〕…—"
+_REPLACED_GAPS = ("", " ", "\u3000")
+
+# Closing marks and their opening ones. An English ’ is mostly an apostrophe.
+_OPENING = {
+    **dict(zip(")]）］」』】》〉〕", "([（［「『【《〈〔", strict=True)),
+    **{"”": "“„", "“": "„", "‘": "‚", "»": "«", "«": "»", "›": "‹", "‹": "›", '"': '"'},
+}
+_PAIRED = re.compile("[" + re.escape("".join({*_OPENING, *"".join(_OPENING.values())})) + "]")
+
+# What continues a sentence after a quotation: Japanese and Korean particles.
+_CONTINUATION = re.compile('(?<=[)）」』》〉”’"])[とっはがをにのでもへやかなだ가-힣]|[、，；]')
+
+# Khmer; but ។ល។ is "etc.".
+_KHMER_ENDS = re.compile("(?<!។ល)[។៕](?!ល។)")
 
 _UNSPLIT = re.compile(f"{LINK.pattern}|{MESSAGES.pattern}")
 
@@ -36,8 +60,17 @@ class Layout:
 
     def fill(self, sentences: Sequence[str]) -> str:
         """Return the text with these sentences in place of its own."""
-        pairs = zip(self.gaps, (*sentences, ""), strict=True)
+        pairs = zip(self.target_gaps(sentences), (*sentences, ""), strict=True)
         return "".join(part for pair in pairs for part in pair)
+
+    def target_gaps(self, sentences: Sequence[str]) -> tuple[str, ...]:
+        """Return the gaps around translations: a space, or none in Chinese and Japanese, between those of a line.
+
+        Other gaps, and those between sentences that are their own translations, are as in the source.
+        """
+        pairs = zip(pairwise(self.sentences), pairwise(sentences), self.gaps[1:-1], strict=True)
+        inner = (gap if source == target else _joint(*target, gap) for source, target, gap in pairs)
+        return (self.gaps[0], *inner, *self.gaps[1:][-1:])
 
     def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
         """Return the layout with every sentence replaced by the pieces from `cut`, which concatenate to it."""
@@ -48,17 +81,29 @@ class Layout:
         return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
 
 
-def whole(text: str) -> Layout:
-    """Return the layout of a text that is a single sentence."""
-    return _layout(_after_bullets(text))
+def whole(text: str, bullets: bool = True) -> Layout:
+    """Return the layout of a text that is a single sentence.
+
+    Args:
+        text: The text.
+        bullets: Whether a bullet at the start belongs to the gap, not to the sentence.
+    """
+    return _layout(_after_bullets(text, bullets), bullets)
 
 
-def split_sentences(text: str, language: str | None = None) -> Layout:
+def split_lines(text: str, bullets: bool = False) -> Layout:
+    """Return the layout of a text whose lines are single sentences; `bullets` as for `whole`."""
+    lines = text.splitlines(keepends=True)
+    return _layout(chain.from_iterable(_after_bullets(line, bullets) for line in lines), bullets)
+
+
+def split_sentences(text: str, language: str | None = None, bullets: bool = True) -> Layout:
     """Split each line of a text into sentences.
 
     Args:
         text: The text.
         language: ISO 639-1 code; None or an unsupported language is split like English.
+        bullets: Whether a bullet at the start of a line belongs to the gap, not to the sentence.
 
     Raises:
         ValueError: The text has a lone surrogate.
@@ -67,21 +112,30 @@ def split_sentences(text: str, language: str | None = None) -> Layout:
         raise ValueError(f"the text has {surrogate}; send valid Unicode")
     pieces: list[str] = []
     for line in text.splitlines(keepends=True):
-        bullets, rest = _after_bullets(line)
-        pieces += [bullets, *_segment(rest, language or "en")]
-    return _layout(pieces)
+        bullet, rest = _after_bullets(line, bullets)
+        pieces += [bullet, *_segment(rest, language or "en")]
+    return _layout(pieces, bullets)
 
 
-def _after_bullets(text: str) -> tuple[str, str]:
-    end = BULLETS.match(text).end()  # type: ignore[union-attr]  # matches an empty text
+def _joint(before: str, after: str, gap: str) -> str:
+    """Return the gap between the translations of two sentences, given the one in the source."""
+    if gap not in _REPLACED_GAPS:
+        return gap
+    if _UNSPACED.match(before.rstrip(_SCRIPTLESS)[-1:]) or _UNSPACED.match(after.lstrip(_SCRIPTLESS)):
+        return ""
+    return " " if gap or (before[-1:].strip() and after[:1].strip()) else ""
+
+
+def _after_bullets(text: str, bullets: bool) -> tuple[str, str]:
+    end = BULLETS.match(text).end() if bullets else 0  # type: ignore[union-attr]  # matches an empty text
     return text[:end], text[end:]
 
 
 def _segment(line: str, language: str) -> list[str]:
     """Split a line into sentences; return it whole if sentencex fails."""
-    # sentencex ends no sentence after a link, nor at an ellipsis, only at three dots.
+    # sentencex ends no sentence after a link, in Khmer, or at an ellipsis, only at three dots.
     masked = _masked(line)
-    spelled = masked.replace("…", "...")
+    spelled = _KHMER_ENDS.sub("。", masked).replace("…", "...")
     try:
         pieces: list[str] = sentencex.segment(language, spelled)
     except (KeyboardInterrupt, SystemExit):
@@ -89,11 +143,41 @@ def _segment(line: str, language: str) -> list[str]:
     # A panic of its Rust code, as for "B\u3000.A", is not an Exception.
     except BaseException:
         return [line]
-    if spelled == line:
-        return pieces
     places = [i for i, each in enumerate(masked) for _ in range(3 if each == "…" else 1)]
-    cuts = [places[end] for end in accumulate(map(len, pieces[:-1]))]
+    ends = [places[end] for end in accumulate(map(len, pieces[:-1]))]
+    depths = _depths(masked) if ends else []
+    cuts = [end for end in ends if not depths[end] and not _CONTINUATION.match(masked, end)]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
+
+
+def _depths(text: str) -> list[int]:
+    """Return how many pairs of quotation marks or brackets enclose the place before each character."""
+    steps = [0] * (len(text) + 1)
+    for start, end in _enclosures(text):
+        steps[start + 1] += 1
+        steps[end] -= 1
+    return [*accumulate(steps)]
+
+
+def _enclosures(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the spans of paired quotation marks and brackets."""
+    opened: list[tuple[str, int]] = []
+    counts: Counter[str] = Counter()
+    for match in _PAIRED.finditer(text):
+        mark, start = match[0], match.start()
+        opening = _OPENING.get(mark, "")
+        if any(counts[each] for each in opening):
+            # Marks opened within the pair are never closed.
+            while True:
+                other, place = opened.pop()
+                counts[other] -= 1
+                if other in opening:
+                    break
+            yield place, match.end()
+        # Inches are no quotation marks.
+        elif not (mark == '"' and text[start - 1 : start].isdigit()):
+            opened.append((mark, start))
+            counts[mark] += 1
 
 
 def _masked(text: str) -> str:
@@ -101,11 +185,11 @@ def _masked(text: str) -> str:
     return _UNSPLIT.sub(lambda match: "x" * len(match[0]), text)
 
 
-def _layout(pieces: Iterable[str]) -> Layout:
+def _layout(pieces: Iterable[str], bullets: bool = True) -> Layout:
     sentences: list[str] = []
     gaps = [""]
     for piece in pieces:
-        sentence = "" if BULLETS.fullmatch(piece) else piece.strip()
+        sentence = "" if bullets and BULLETS.fullmatch(piece) else piece.strip()
         start = piece.index(sentence) if sentence else len(piece)
         gaps[-1] += piece[:start]
         if sentence:
