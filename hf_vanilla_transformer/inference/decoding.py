@@ -20,7 +20,7 @@ from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
 from .languages import Direction, tag_sources
-from .output_limits import check_bounds, given_bounds, output_limit, row_limit_options
+from .output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
 from .teacher_forcing import evaluation_mode, position_limit
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
@@ -36,10 +36,6 @@ CHECKED_TOKENS = 64
 
 # Greedy search: without beams, `generate()` warns about each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
-
-
-# Target ids, start token included, and score of a hypothesis.
-Generated = tuple[list[int], float | None]
 
 
 class Source(NamedTuple):
@@ -62,14 +58,25 @@ class Hypothesis:
         alignment: Links (source word, target word) between words separated by white space, counted from 0; None if
             not requested.
         remarks: "cut" if the source had a sentence longer than any in training, which was translated in pieces;
-            "corrected" if typos in it were corrected; "short" if the translation is empty or much shorter than its
-            source. None if there are no remarks.
+            "corrected" if typos in it were corrected; "limit" if the translation ended at the length limit; "short" if
+            it is empty or much shorter than its source. None if there are no remarks.
     """
 
     text: str
     score: float | None = None
     alignment: list[Link] | None = None
     remarks: list[str] | None = None
+
+
+class Generated(NamedTuple):
+    """Target ids of a hypothesis, start token included, its score, and whether it ended before the length limit."""
+
+    ids: list[int]
+    score: float | None = None
+    is_whole: bool = True
+
+    def hypothesis(self, text: str) -> Hypothesis:
+        return Hypothesis(text, self.score, remarks=None if self.is_whole else ["limit"])
 
 
 def encode(
@@ -152,6 +159,12 @@ class RefuseNaN(LogitsProcessor):
             raise ValueError(NAN_SCORE)
 
 
+def _longest_output(bounds: dict[str, Any]) -> int:
+    """Return the most tokens of an output, start token included, by the caller's bounds."""
+    new = bounds.get("max_new_tokens")
+    return int(bounds["max_length"] if new is None else new + 1)
+
+
 def decoding_session(model: Any) -> AbstractContextManager[None]:
     """Return a context in which calls of `generate()` share what is computed from the model's weights, if possible."""
     return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
@@ -173,6 +186,7 @@ class BatchTranslator:
         if "generation_config" in options:
             raise ValueError("`generation_config` is not accepted; pass its settings by name, such as num_beams=4")
         self.model, self.tokenizer, self.options = model, tokenizer, options
+        self._output_limit = OutputLimits(model)
         # PreTrainedModel hides the type of `generate`.
         self.generate: Any = model.generate
         self.num_hypotheses, self.max_tokens, self.with_scores = num_hypotheses, max_tokens, with_scores
@@ -222,10 +236,10 @@ class BatchTranslator:
         with decoding_session(self.model):
             for indices in self._batches(sources):
                 found = self.generate_batch([sources[i] for i in indices])
-                rows = [tokens for each in found for tokens, _ in each]
+                rows = [generated.ids for row in found for generated in row]
                 texts = iter(self.tokenizer.batch_decode(rows, skip_special_tokens=True))
-                for i, each in zip(indices, found, strict=True):
-                    results[i] = [Hypothesis(next(texts), score) for _, score in each]
+                for i, row in zip(indices, found, strict=True):
+                    results[i] = [generated.hypothesis(next(texts)) for generated in row]
                 bar.update(len(indices))
         return results
 
@@ -259,7 +273,7 @@ class BatchTranslator:
     def batch_size(self, longest: int, num_beams: int = 0) -> int:
         """Return the batch size for sources of at most `longest` tokens; `num_beams` is 0 if they have no terms."""
         bounds = filter(None, given_bounds(self.options, self.model.config).values())
-        outputs = max(bounds, default=output_limit(longest, self.model.config)) if self.with_scores else 0
+        outputs = max(bounds, default=self._output_limit(longest)) if self.with_scores else 0
         rows = max(self.num_beams, self.num_hypotheses)
         return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
@@ -291,7 +305,7 @@ class BatchTranslator:
     def _lacks_placeholder(self, source: Source, hypotheses: Sequence[Generated]) -> bool:
         side = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
         wanted = {side.convert_tokens_to_ids(name) for name in source.placeholders}
-        return bool(wanted) and any(wanted.difference(tokens) for tokens, _ in hypotheses)
+        return bool(wanted) and any(wanted.difference(hypothesis.ids) for hypothesis in hypotheses)
 
     def _with_placeholders_as_terms(self, source: Source) -> Source:
         vocabulary = TermVocabulary.of(self.tokenizer)
@@ -306,7 +320,7 @@ class BatchTranslator:
         limits: list[int] = []
         if not bounds:
             extras = [each.start.needed for each in terms] or [0] * len(ids)
-            limits = [output_limit(len(row), self.model.config, more) for row, more in zip(ids, extras, strict=True)]
+            limits = [self._output_limit(len(row), extra) for row, extra in zip(ids, extras, strict=True)]
         padding, width = self.tokenizer.pad_token_id or 0, self._padded(max(map(len, ids)))
         input_ids = torch.tensor([[*row, *[padding] * (width - len(row))] for row in ids])
         self._check_ids(int(input_ids.max()))
@@ -344,11 +358,22 @@ class BatchTranslator:
         refuse_nan.check()
         sequences = output.sequences if self.with_scores else output
         # Without an end token, a row runs on until the longest has ended.
-        rows = torch.tensor(limits or [sequences.shape[1]] * len(ids)).repeat_interleave(self.num_hypotheses)
+        rows = torch.tensor(limits or [_longest_output(bounds)] * len(ids)).repeat_interleave(self.num_hypotheses)
         is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
-        found = list(zip(sequences.where(is_output, padding).tolist(), scores, strict=True))
+        are_whole = self._are_whole(sequences, rows - int(forced_end is not None))
+        found = list(map(Generated, sequences.where(is_output, padding).tolist(), scores, are_whole))
         return [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
+
+    def _are_whole(self, sequences: torch.Tensor, limits: torch.Tensor) -> list[bool]:
+        """Return whether each output (N, T) has an end token among its first tokens, as many as its limit (N)."""
+        ends = self._setting("eos_token_id", None)
+        if ends is None:
+            return [True] * len(sequences)
+        is_end = torch.isin(sequences, torch.tensor(ends, dtype=sequences.dtype, device=sequences.device))
+        # The start token may be an end token, as in BART.
+        is_end &= (torch.arange(sequences.shape[1]) < limits[:, None]).to(sequences.device)
+        return is_end[:, 1:].any(1).tolist()
 
     def _check_ids(self, largest: int) -> None:
         embeddings: Any = self.model.get_input_embeddings() if isinstance(self.model, PreTrainedModel) else None

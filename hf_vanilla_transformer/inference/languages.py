@@ -119,6 +119,13 @@ def only_pair(tokenizer: Any) -> tuple[str | None, str | None]:
     return pairs[0] if len(pairs) == 1 else (None, None)
 
 
+def current_pair(tokenizer: Any) -> tuple[str | None, str | None]:
+    """Return the languages that a tokenizer is set to, or its only ones; None if unknown."""
+    if is_multilingual(tokenizer):
+        return getattr(tokenizer, "src_lang", None), getattr(tokenizer, "tgt_lang", None)
+    return only_pair(tokenizer)
+
+
 def choose_pair(tokenizer: Any, source: str | None, target: str | None) -> tuple[str | None, str | None]:
     """Return the languages to translate between; either may be None if that leaves a single direction.
 

@@ -1,6 +1,7 @@
 """Output length limits for each sentence, independent of the rest of its batch."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral
 from typing import Any
 
@@ -9,28 +10,39 @@ import torch
 from ..errors import shorten
 from ..options import MAX_COUNT
 from ..search.row_limits import ForcedEnd, RowLimits
+from ..text.facts import TextFacts
 from .teacher_forcing import position_limit
 
 # Section 6.1: "we set the maximum output length during inference to input length + 50".
 EXTRA_OUTPUT_TOKENS = 50
 
+# Room beyond the longest target that training had for sources of similar length.
+ROOM = 1.1
+
 # Settings of `generate()` that bound the length of an output.
 LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 
-def output_limit(source_length: int, config: Any, extra: int = 0) -> int:
-    """Return the output length limit for a source, capped at the model's positions.
+class OutputLimits:
+    """Output length limits of a model: the paper's or, where training had longer targets, theirs with some room."""
 
-    Args:
-        source_length: Tokens of the source, end token included.
-        config: The model's configuration.
-        extra: Further tokens to allow, for the terms of a glossary.
+    def __init__(self, model: Any) -> None:
+        self._positions = position_limit(model.config)
+        self._facts = TextFacts()
+        # Facts that cannot be used do not matter for text as it is.
+        with suppress(ValueError):
+            self._facts = TextFacts.of(model.generation_config)
 
-    Returns:
-        Most tokens of an output, start token included.
-    """
-    limit = source_length + EXTRA_OUTPUT_TOKENS + extra
-    return min(limit, position_limit(config) or limit)
+    def __call__(self, source_length: int, extra: int = 0) -> int:
+        """Return the most tokens of an output, start token included, capped at the model's positions.
+
+        Args:
+            source_length: Tokens of the source, end token included.
+            extra: Further tokens to allow, for the terms of a glossary.
+        """
+        trained = int(ROOM * self._facts.target_length(source_length)) + 1
+        limit = max(source_length + EXTRA_OUTPUT_TOKENS, trained) + extra
+        return min(limit, self._positions or limit)
 
 
 def check_bounds(options: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from ..options import check_choice
 from ..text.sentences import Layout
-from .decoding import BatchTranslator, Hypothesis, Source, encode
+from .decoding import BatchTranslator, Generated, Source, encode
 from .languages import check_direction, directions_of, is_multilingual
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
@@ -36,7 +36,7 @@ DIRECTED_TASK = re.compile(f"{TASK}_(.+)_to_(.+)")
 
 # Options of `preprocess`, `_forward` and `postprocess`; all others are settings of `generate()`.
 STEP_OPTIONS = (
-    ("truncation", "src_lang", "tgt_lang", "split_sentences", "protect", "raw"),
+    ("truncation", "src_lang", "tgt_lang", "split_sentences", "protect", "raw", "rules"),
     ("return_scores",),
     ("return_tensors", "return_text", "clean_up_tokenization_spaces"),
 )
@@ -88,7 +88,7 @@ class TranslationPipeline(Base):
         return_text: Whether to return "translation_text"; by default only if `return_tensors` is not set.
         clean_up_tokenization_spaces: As in the tokenizer's `decode`.
         truncation: Whether to truncate sentences to the tokenizer's `model_max_length`.
-        split_sentences, protect, raw: As for `translate_lines`.
+        split_sentences, protect, raw, rules: As for `translate_lines`.
         src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...); by default that of the
             task's name, else the tokenizer's current one.
         tgt_lang: Target language, likewise.
@@ -166,8 +166,8 @@ class TranslationPipeline(Base):
             _drop_none(**{name: options.pop(name, None) for name in names}) for names in STEP_OPTIONS
         )
         check_choice(SplitSentences, **_drop_none(split_sentences=preprocess.get("split_sentences")))
-        if isinstance(protect := preprocess.get("protect"), list):
-            preprocess["protect"] = tuple(protect)
+        # Hashable, as parameters of the pipeline.
+        preprocess |= {name: tuple(value) for name, value in preprocess.items() if isinstance(value, list)}
         return preprocess, forward | options, postprocess
 
     def preprocess(
@@ -179,6 +179,7 @@ class TranslationPipeline(Base):
         split_sentences: SplitSentences = "auto",
         protect: Iterable[str] = (),
         raw: bool = False,
+        rules: Iterable[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Yield for each sentence of a text its ids and a mask of ones, (1, S), and what `postprocess` needs.
 
@@ -189,7 +190,7 @@ class TranslationPipeline(Base):
         direction = next(directions)
         tokenizer_limit = self.tokenizer.model_max_length if truncation else None
         limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
-        preparation = self._preparation(protect, raw)
+        preparation = self._preparation(protect, raw, rules)
         layout = preparation.layout(input_, split_sentences, direction and direction[0])
         sentences = [preparation.sentence(each, None, direction) for each in layout.sentences or ("",)]
         rows, truncated = encode(self.tokenizer, [each.given for each in sentences], limit, repeat(direction))
@@ -211,10 +212,11 @@ class TranslationPipeline(Base):
             return src_lang, tgt_lang
         return src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
 
-    def _preparation(self, protect: Any, raw: bool) -> Preparation:
+    def _preparation(self, *options: Any) -> Preparation:
         """Return the `Preparation` for these options, cached until they change."""
-        if self._prepared is None or self._prepared[0] != (protect, raw):
-            self._prepared = (protect, raw), Preparation(self.model, self.tokenizer, protect, raw, self._prefix)
+        if self._prepared is None or self._prepared[0] != options:
+            protect, raw, rules = options
+            self._prepared = options, Preparation(self.model, self.tokenizer, protect, raw, self._prefix, rules)
         return self._prepared[1]
 
     def _forward(
@@ -245,11 +247,12 @@ class TranslationPipeline(Base):
         sentences = sentences if isinstance(sentences, list) else [sentences]
         sources = [Source(row, None, each.placeholders) for row, each in zip(ids, sentences, strict=True) if row]
         found = iter(translator.generate_batch(sources) if sources else ())
-        hypotheses = [each for row in ids for each in (next(found) if row else [([padding], 0.0)] * n)]
-        sequences = [torch.tensor(tokens, device="cpu") for tokens, _ in hypotheses]
+        hypotheses = [each for row in ids for each in (next(found) if row else [Generated([padding], 0.0)] * n)]
+        sequences = [torch.tensor(each.ids, device="cpu") for each in hypotheses]
         outputs = {"output_ids": pad_sequence(sequences, True, padding).view(len(ids), n, -1)}
+        outputs["are_whole"] = torch.tensor([each.is_whole for each in hypotheses], device="cpu").view(len(ids), n)
         if return_scores:
-            outputs["scores"] = torch.tensor([score for _, score in hypotheses], device="cpu").view(len(ids), n)
+            outputs["scores"] = torch.tensor([each.score for each in hypotheses], device="cpu").view(len(ids), n)
         return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -278,7 +281,8 @@ class TranslationPipeline(Base):
                 skip_special_tokens=True,
                 clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             )
-            rows.append([Hypothesis(text, score) for text, score in zip(texts, scores, strict=True)])
+            generated = map(Generated, repeat([]), scores, each["are_whole"][0].tolist())
+            rows.append([one.hypothesis(text) for text, one in zip(texts, generated, strict=True)])
         sentences = [each["sentence"] for each in model_outputs]
         rows = finished(self.model, self.tokenizer, sentences, rows)
         hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []

@@ -1,7 +1,7 @@
 """Translate lines of any length in input order, with scores and alignments."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from itertools import islice
 from os import PathLike
@@ -25,7 +25,7 @@ from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .languages import Languages, directions_of
 from .loading import load_model, load_tokenizer
-from .output_limits import output_limit, row_limit_options
+from .output_limits import OutputLimits, row_limit_options
 from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
 from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 
@@ -39,6 +39,7 @@ CHUNK_SIZE = 2048
 REMARKS = {
     "cut": "had a sentence longer than any in training, which was cut",
     "corrected": "had typos, which were corrected",
+    "limit": "ended at the length limit (`max_new_tokens` raises it)",
     "short": "came back suspiciously short",
 }
 
@@ -113,6 +114,7 @@ def translate_lines(
     split_sentences: SplitSentences = "auto",
     protect: Iterable[str | Pattern[str]] = (),
     raw: bool = False,
+    rules: Iterable[str] | None = None,
     source_prefix: str = "",
     src_lang: Languages = None,
     tgt_lang: Languages = None,
@@ -142,17 +144,18 @@ def translate_lines(
             beams, and with half as many more if the translations have more tokens than that.
         reranker: Sorts all hypotheses of the beams, for example a `ChannelReranker`; the first `num_hypotheses` are
             returned.
-        split_sentences: Whether to split lines into sentences: "auto" does unless the model was trained on lines of
-            several sentences.
+        split_sentences: Whether to split lines into sentences: "auto" does if the model was trained on single ones.
         protect: Regular expressions of further text to copy into the translation unchanged, such as names.
         raw: Whether to pass lines to the model as they are, truncated to its positions.
+        rules: Names of the rules for text that act, from `hf_vanilla_transformer.text.facts.RULES`, or "all"; by
+            default those that training found to help.
         source_prefix: Prefix of every sentence, such as "translate English to German: " for T5.
         src_lang: Source language, for multilingual models; None for the tokenizer's current one. Models of this
             package also take a language for each line.
         tgt_lang: Target language, likewise.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
-            output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source. Bounds never exceed the model's
-            positions.
+            output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source, or as many as training had. Bounds never
+            exceed the model's positions.
 
     Yields:
         `num_hypotheses` hypotheses for each line. The score of several sentences is the mean over those that were
@@ -180,7 +183,7 @@ def translate_lines(
     check_choice(SplitSentences, split_sentences=split_sentences)
     if raw and split_sentences == "always":
         raise ValueError("`raw` does not split sentences, but `split_sentences` is always; leave one of them out")
-    preparation = Preparation(model, tokenizer, protect, raw, source_prefix)
+    preparation = Preparation(model, tokenizer, protect, raw, source_prefix, rules)
     limit = tightest_limit(max_source_length, position_limit(model.config))
     blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
     counts = Counter[str]()
@@ -280,8 +283,11 @@ def finished(
         prefix = len(sentence.prefix.split())
         own = [(source - prefix, target) for source, target in links.get(i, ()) if source >= prefix]
         text, alignment = sentence.finished(each.text, own)
-        remarks = ["corrected"] * sentence.is_corrected + ["short"] * is_suspicious(sentence.source, text) or None
-        results.append(replace(each, text=text, alignment=alignment if with_alignments else None, remarks=remarks))
+        remarks = {*(each.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
+        remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
+        results.append(
+            replace(each, text=text, alignment=alignment if with_alignments else None, remarks=_sorted(remarks))
+        )
     rows = iter(results)
     return [list(islice(rows, len(row))) for row in hypotheses]
 
@@ -301,15 +307,20 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     alignment: list[Link] | None = None
     if hypotheses[0].alignment is not None:
         alignment, source, target = [], _WordCount(), _WordCount()
-        for gap, sentence, each in zip(layout.gaps, layout.sentences, hypotheses, strict=False):
-            firsts = source.add(gap, sentence), target.add(gap, each.text)
+        gaps = zip(layout.gaps, layout.target_gaps([each.text for each in hypotheses]), strict=True)
+        for (gap, target_gap), sentence, each in zip(gaps, layout.sentences, hypotheses, strict=False):
+            firsts = source.add(gap, sentence), target.add(target_gap, each.text)
             alignment += [(firsts[0] + i, firsts[1] + k) for i, k in each.alignment or ()]
     return Hypothesis(
         layout.fill([each.text for each in hypotheses]),
         sum(counted) / len(counted) if counted else None,
         alignment,
-        [remark for remark in REMARKS if remark in found] or None,
+        _sorted(found),
     )
+
+
+def _sorted(remarks: Collection[str]) -> list[str] | None:
+    return [remark for remark in REMARKS if remark in remarks] or None
 
 
 class _WordCount:
@@ -374,7 +385,7 @@ def cross_attention(
         raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
-    bounds = row_limit_options([output_limit(len(ids), model.config)], model.device)
+    bounds = row_limit_options([OutputLimits(model)(len(ids))], model.device)
     with evaluation_mode(model):
         target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **bounds)
     target_ids = target[0, 1:].tolist()

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from unicodedata import category
 
-from .languages import _code
+from .languages import base_code
 
 # Fewest words of a title: shorter text in title case is a name, or a German noun.
 MIN_TITLE_WORDS = 3
@@ -43,7 +43,7 @@ def case_of(text: str) -> Case:
     """
     # The Ukrainian or Hawaiian apostrophe, among others, is a modifier letter.
     letters = [letter for letter in text if letter.isalpha() and category(letter) != "Lm"]
-    if any(map(_is_caseless, letters)):
+    if not all(map(has_case, letters)):
         return Case.SENTENCE
     if len(letters) > 1 and all(map(str.isupper, letters)):
         return Case.UPPER
@@ -54,8 +54,8 @@ def case_of(text: str) -> Case:
     return Case.TITLE if is_title and len(words) >= MIN_TITLE_WORDS else Case.SENTENCE
 
 
-def _is_caseless(letter: str) -> bool:
-    return not (letter.islower() or letter.istitle()) or bool(_IS_GEORGIAN.match(letter))
+def has_case(letter: str) -> bool:
+    return (letter.islower() or letter.istitle()) and not _IS_GEORGIAN.match(letter)
 
 
 def upper(text: str, language: str | None = None) -> str:
@@ -65,7 +65,7 @@ def upper(text: str, language: str | None = None) -> str:
 
 def lower(text: str, language: str | None = None) -> str:
     """Convert a text to lower case by the rules of its language."""
-    if (code := _code(language or "")) in _TURKIC:
+    if (code := base_code(language or "")) in _TURKIC:
         text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
     elif code == _LITHUANIAN:
         text = _ACCENTED.sub("\\1\u0307", text.translate(_COMPOSED))
@@ -79,7 +79,7 @@ def capitalized(text: str, language: str | None = None) -> str:
 
 def _as_before_upper(text: str, language: str | None) -> str:
     """Return a text that Unicode's default mapping turns into the capitals of the language."""
-    code = _code(language or "")
+    code = base_code(language or "")
     if code in _TURKIC:
         return text.replace("i", "İ")
     return _DOTTED.sub(r"\1", text) if code == _LITHUANIAN else text

@@ -38,7 +38,7 @@ def is_installed() -> bool:
 
 def is_known(language: str) -> bool:
     """Whether a language can be detected; `language` is a code as models use it: "de", "pt-BR", "deu_Latn"."""
-    return _code(language) in _identifier().labels
+    return base_code(language) in _identifier().labels
 
 
 def detect(text: str, among: Collection[str]) -> tuple[str, float]:
@@ -82,10 +82,10 @@ def _has_letters(text: str) -> bool:
 def _known_code(language: str) -> str:
     if not is_known(language):
         raise DataError(f"py3langid does not support the language {language!r}; it cannot be detected")
-    return _code(language)
+    return base_code(language)
 
 
-def _code(language: str) -> str:
+def base_code(language: str) -> str:
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _ALIASES.get(code, code)
 

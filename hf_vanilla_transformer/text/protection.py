@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ PLACEHOLDERS = tuple(f"⟦{number}⟧" for number in range(1, 10))
 """Tokens for the first, second, ... item of a sentence."""
 
 PLACEHOLDER = re.compile(r"⟦(\d+)⟧")
+
+_CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
 
 _PICTOGRAM = (
     "[\u203c\u2049\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u25fe\u2600-\u27bf\u2934\u2935\u2b05-\u2b55"
@@ -52,45 +55,37 @@ MESSAGES = re.compile(
     rf"(?:=?[\w.-]++\s*+{_braces(6)}\s*+)++\}}"
 )
 
-# No alternative can start inside one of its own matches, so each character is scanned once.
-ITEMS = re.compile(
-    rf"""
-    ⟦\d++⟧
-    | (?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])                 # code
-    | {_LINK}
-    | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++                         # addresses
-    | \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}    # placeholders
-    | {MESSAGES.pattern}
-    | \{{\s*+\w++\s*+(?:,\s*+(?:number|date|time|spellout|ordinal|duration)\s*+(?:,[^{{}}]*+)?+)?+\}}
-    | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
-    | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
-    | </?[A-Za-z][\w:-]*+(?:\s++[\w:.@-]++\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++))*+\s*+/?>    # markup
-    | &(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);
-    | (?<![\w@\#])[@\#][^\W\d]\w*+                                         # mentions and tags
-    | (?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\)      # identifiers
-    | (?<!\w)[A-Z](?:\+\+|\#)(?!\w)
-    | (?<![\w.@/\\-])(?:[\w-]++\.)+(?i:{_DOMAINS}|{_FILES})(?![\w-])       # domains and files
-    | (?<![\w.<:/\\~])(?:[A-Za-z]:(?:\\{_NAME})++|(?:~|\.\.?)?(?:/{_NAME}){{2,}}+)    # paths
-    | (?<!\S)(?:[:;=][-'^]?[()\[\]DPpOo/\\|*]++|[xX]D++|</?3++|\\o/|\^_*+\^|-_++-)(?!\w)    # emoticons
-    | (?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++
+# Patterns of the items of each kind. None can start inside one of its own matches, so each character is scanned once.
+ITEMS = {
+    "code": r"(?<![`\w])(?P<ticks>`++)[^`\n]++(?P=ticks)(?![`\w])",
+    "links": rf"{_LINK} | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++",
+    "placeholders": rf"""
+        \$\{{[^{{}}\n]*+\}} | \{{\{{[^{{}}\n]*+\}}\}} | \{{[^{{}}\s]*+\}}
+        | {MESSAGES.pattern}
+        | \{{\s*+\w++\s*+(?:,\s*+(?:number|date|time|spellout|ordinal|duration)\s*+(?:,[^{{}}]*+)?+)?+\}}
+        | %\([^()\s]*+\)[#0+-]*+\d*+(?:\.\d+)?[a-zA-Z]
+        | (?<![\w%])%(?:\d+\$)?[#0+-]*+\d*+(?:\.\d+)?(?:hh?|ll?|[jzt])?[diouxXeEfFgGaAcspn@](?!\w)
     """,
-    re.VERBOSE,
-)
-
-_CURRENCY = "[$¢£¥€₩₪₫₴₹₺₽₿]"
-
-# Numbers, dates and times, with adjacent unit and currency symbols.
-NUMBERS = re.compile(
-    rf"""
-    (?<!\w)\d{{4}}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
-    | (?<![\w.,])[+\u2212-]?(?:{_CURRENCY}[ \xa0]?)?\d++(?:[.,:/'’-]\d++)*+
-      (?:
-        \xa0?[%‰] | [ \xa0]?(?:{_CURRENCY}|°[CFK]?)
-        | [ap]m | [cdkmµ]?m[²³]? | [km]?g | [cdm]?l | [kMGT]i?B | [kMG]?Hz | k?Wh?
-      )?(?!\w)
+    "tags": r"""</?[A-Za-z][\w:-]*+(?:\s++[\w:.@-]++\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'<>=`]++))*+\s*+/?>""",
+    "entities": r"&(?:\#\d++|\#x[\da-fA-F]++|[A-Za-z]++);",
+    "mentions": r"(?<![\w@\#])[@\#][^\W\d]\w*+",
+    "identifiers": r"(?<!\w)[^\W_]++(?:_[^\W_]++)++ | (?<![\w.])[A-Za-z_][\w.]*+\(\) | (?<!\w)[A-Z](?:\+\+|\#)(?!\w)",
+    "files": rf"""
+        (?<![\w.@/\\-])(?:[\w-]++\.)+(?i:{_DOMAINS}|{_FILES})(?![\w-])
+        | (?<![\w.<:/\\~])(?:[A-Za-z]:(?:\\{_NAME})++|(?:~|\.\.?)?(?:/{_NAME}){{2,}}+)
     """,
-    re.VERBOSE,
-)
+    "emoticons": r"(?<!\S)(?:[:;=][-'^]?[()\[\]DPpOo/\\|*]++|[xX]D++|</?3++|\\o/|\^_*+\^|-_++-)(?!\w)",
+    "emoji": rf"(?:[\U0001f1e6-\U0001f1ff]{{2}} | [\d\#*]\ufe0f?\u20e3 | {_PICTOGRAM}(?:\u200d{_PICTOGRAM})*+)++",
+    # Numbers, dates and times, with adjacent unit and currency symbols.
+    "numbers": rf"""
+        (?<!\w)\d{{4}}-\d\d-\d\dT\d\d:\d\d[\d:.]*+(?:Z|[+-]\d\d:?\d\d)?(?!\w)
+        | (?<![\w.,])[+\u2212-]?(?:{_CURRENCY}[ \xa0]?)?\d++(?:[.,:/'’-]\d++)*+
+          (?:
+            \xa0?[%‰] | [ \xa0]?(?:{_CURRENCY}|°[CFK]?)
+            | [ap]m | [cdkmµ]?m[²³]? | [km]?g | [cdm]?l | [kMGT]i?B | [kMG]?Hz | k?Wh?
+          )?(?!\w)
+    """,
+}
 
 # Large scripts: vocabularies have only their frequent characters, and spell out the others.
 LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
@@ -188,7 +183,7 @@ class ProtectedText:
                 spans.append(match.span())
         return [
             (start - (translation[:start][-1:] == " " and _closes(translation, end)), end, "")
-            for start, end in _joined(spans)
+            for start, end in joined_spans(spans)
         ]
 
     def _restorations(self, translation: str, links: Iterable[Link]) -> list[Edit]:
@@ -292,17 +287,17 @@ class Protector:
     Args:
         patterns: Regular expressions of further items.
         is_known: Whether the vocabulary has a character; words with others are items. None if it has all.
-        with_numbers: Whether numbers, dates and times are items.
+        kinds: Kinds of items, from `ITEMS`.
     """
 
     def __init__(
         self,
         patterns: Sequence[re.Pattern[str]] = (),
         is_known: Callable[[str], bool] | None = None,
-        with_numbers: bool = True,
+        kinds: Iterable[str] = tuple(ITEMS),
     ):
         self._patterns, self._is_known = patterns, is_known
-        self._kinds = (ITEMS, NUMBERS) if with_numbers else (ITEMS,)
+        self._kinds = _compiled(frozenset(kinds))
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of the items in a sentence, sorted.
@@ -310,20 +305,39 @@ class Protector:
         If matches of `patterns` overlap, the earlier pattern wins. Otherwise overlapping items are merged, such as a
         name within a link.
         """
-        found: list[Span] = []
+        return joined_spans(span for span, _ in self.find(text))
+
+    def find(self, text: str) -> list[tuple[Span, str]]:
+        """Return the spans and kinds of the items in a sentence, sorted; they may overlap.
+
+        The kind is "letters" for words that the vocabulary cannot write, and "" for matches of `patterns`.
+        """
+        own: list[Span] = []
         for pattern in self._patterns:
-            earlier = _joined(sorted(found))
+            earlier = joined_spans(own)
             starts = [start for start, _ in earlier]
             for start, end in (match.span() for match in pattern.finditer(text)):
                 at = bisect_left(starts, end)
                 if start < end and (at == 0 or earlier[at - 1][1] <= start):
-                    found.append((start, end))
-        found += (match.span() for kind in self._kinds for match in kind.finditer(text))
+                    own.append((start, end))
+        found = [(span, "") for span in own]
+        found += ((match.span(), match.lastgroup or "") for kind in self._kinds for match in kind.finditer(text))
         if self._is_known is not None and not text.isascii():
             # Capitals are translated in lower case.
             read = text.lower() if text.isupper() else text
-            found += _unknown(read if len(read) == len(text) else text, self._is_known)
-        return _joined(sorted(found))
+            unknown = _unknown(read if len(read) == len(text) else text, self._is_known)
+            found += ((span, "letters") for span in unknown)
+        return sorted(found)
+
+
+@lru_cache
+def _compiled(kinds: frozenset[str]) -> tuple[re.Pattern[str], ...]:
+    """Return patterns with a group for each kind; numbers have their own, since they may be part of other items."""
+    named = [f"(?P<{kind}>{ITEMS[kind]})" for kind in ITEMS if kind in kinds and kind != "numbers"]
+    patterns = [re.compile("|".join([r"⟦\d++⟧", *named]), re.VERBOSE)]
+    if "numbers" in kinds:
+        patterns.append(re.compile(f"(?P<numbers>{ITEMS['numbers']})", re.VERBOSE))
+    return tuple(patterns)
 
 
 def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
@@ -336,7 +350,7 @@ def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
             if not (character.isascii() or is_known(character))
         ]
         if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
-            yield from _joined([(i, i + 1) for i in unknown])
+            yield from joined_spans([(i, i + 1) for i in unknown])
         elif unknown:
             yield match.span()
 
@@ -350,7 +364,7 @@ def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[s
     pieces: list[str] = []
     items: list[Item] = []
     end = length = 0
-    for (start, stop), (following, _) in pairwise([*_joined(sorted(spans)), (len(text), 0)]):
+    for (start, stop), (following, _) in pairwise([*joined_spans(spans), (len(text), 0)]):
         placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
         while not placeholder and end < start and stop < following and text[start - 1] + text[stop] in ENCLOSING:
             start, stop = start - 1, stop + 1
@@ -422,10 +436,10 @@ def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     return compiled
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
-    """Merge sorted spans that overlap or touch."""
+def joined_spans(spans: Iterable[Span]) -> list[Span]:
+    """Merge spans that overlap or touch."""
     joined: list[Span] = []
-    for start, end in spans:
+    for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:
             start, end = joined[-1][0], max(end, joined.pop()[1])
         joined.append((start, end))

@@ -14,6 +14,7 @@ from itertools import accumulate, chain, pairwise
 import sentencex
 
 from ..errors import lone_surrogate
+from .languages import base_code
 from .protection import LINK, MESSAGES
 
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
@@ -113,7 +114,7 @@ def split_sentences(text: str, language: str | None = None, bullets: bool = True
     pieces: list[str] = []
     for line in text.splitlines(keepends=True):
         bullet, rest = _after_bullets(line, bullets)
-        pieces += [bullet, *_segment(rest, language or "en")]
+        pieces += [bullet, *_segment(rest, base_code(language or "en"))]
     return _layout(pieces, bullets)
 
 

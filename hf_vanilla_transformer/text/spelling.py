@@ -5,7 +5,7 @@ training lacked. Correcting other typos, such as a wrong letter, would do so far
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 from unicodedata import normalize
@@ -20,6 +20,9 @@ MAX_WORDS, MIN_COUNT, MAX_SHORT = 2000, 5, 100
 
 # A training word counts as a typo if the word it resembles is more than this many times as frequent.
 TYPO_RATIO = 1000
+
+# Maximum share of sources in which the lexicon of others would correct a word.
+MAX_CORRECTED = 0.005
 
 # Maximum share of words that resemble a frequent one, among at least `FEW_WORDS`: 0.2 to 1.4 % do in English, German
 # and Spanish, and far more in sequences of symbols.
@@ -61,6 +64,13 @@ def lexicon_of(sentences: Iterable[str]) -> Lexicon:
         if words.isdisjoint(_forms(word)) and totals[word] * TYPO_RATIO >= max(counts[each] for each in found)
     ]
     return Lexicon(words, frozenset(sorted(lookalikes, key=totals.__getitem__)[-MAX_WORDS:]))
+
+
+def corrected_share(sentences: Sequence[str]) -> float:
+    """Return in which share of every second sentence the lexicon of the others would correct a word."""
+    lexicon, held_out = lexicon_of(sentences[::2]), sentences[1::2]
+    changed = sum(any(lexicon.correct(word) != word for word in COMPOUNDS.findall(text)) for text in held_out)
+    return changed / max(1, len(held_out))
 
 
 def _is_plain(word: str) -> bool:

@@ -23,10 +23,12 @@ from ..inference.languages import has_tags, set_languages
 from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
 from ..inference.translation import translate
+from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores, usable_tokenizer
+from .proof import PAIRS, HeldOut, prove_rules
 from .text_splits import Direction, TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 
@@ -165,7 +167,7 @@ class Evaluation:
         text: Sentence pairs.
         tokenizer: The model's tokenizer.
         args: Training arguments: folder, metrics, device.
-        limits: Length limits of training; sources are truncated to them.
+        limits: Length limits of training, for samples.
         trust_remote_code: Whether to run Python code shipped with the model.
     """
 
@@ -177,24 +179,25 @@ class Evaluation:
 
     def results(self, training: dict[str, Any]) -> Results:
         """Choose the model, score it on the test pairs, and translate samples; `training` are the entries so far."""
-        model, chosen = self.choose_model()
-        self.choose_alignment_heads(model)
+        models, averaged = self.candidates()
+        self.choose_alignment_heads(models["trained"])
+        facts = self.prove_rules(models["trained"])
+        model, chosen = self.choose_model(models)
         translations, scores, fault = self.score_test(model)
         split, samples = self.translate_samples(model)
-        entries = {**training, **chosen, **scores, "sample_split": split}
+        rules = {name: rule._asdict() for name, rule in facts.rules.items()}
+        entries = {**training, **averaged, **chosen, **scores, "text_rules": rules, "sample_split": split}
         if has_tags(self.tokenizer):
             tokenizer: Any = self.tokenizer
             entries["sample_languages"] = [tokenizer.src_lang, tokenizer.tgt_lang]
         return Results(entries, model, samples, translations, fault)
 
-    def choose_model(self) -> tuple[PreTrainedModel, dict[str, Any]]:
-        """Compare the saved model with the average of its last checkpoints on the validation pairs.
+    def candidates(self) -> tuple[dict[str, PreTrainedModel], dict[str, Any]]:
+        """Return the saved model and the average of its last checkpoints, by name, and result entries.
 
-        The metric of the best model decides or, if that is the loss, BLEU or chrF, whichever suits the text; other
-        scores break ties. The average wins if all scores tie, or without validation pairs. Returns the better model,
-        and result entries on both.
+        They share their generation settings.
         """
-        args, validation = self.args, self.text.validation
+        args = self.args
         models = {"trained": load_model(args.output_dir, trust_remote_code=self.trust_remote_code)}
         number, entries = args.average_last_checkpoints, dict[str, Any]()
         # Reads and verifies whole checkpoints.
@@ -203,11 +206,21 @@ class Evaluation:
             models["averaged"] = average_checkpoints(checkpoints, self.trust_remote_code)
             models["averaged"].generation_config = models["trained"].generation_config
             entries["averaged_checkpoints"] = len(checkpoints)
+        for model in models.values():
+            model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
+        return models, entries
+
+    def choose_model(self, models: Mapping[str, PreTrainedModel]) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """Choose the model that translates the validation pairs better; return it, and result entries.
+
+        The metric of the best model decides or, if that is the loss, BLEU or chrF, whichever suits the text; other
+        scores break ties. The average wins if all scores tie, or without validation pairs.
+        """
+        args, validation, entries = self.args, self.text.validation, dict[str, Any]()
         metric = args.metric_for_best_model if validation is not None else None
         if validation is not None and metric not in METRICS:
             metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"
         for name, model in models.items():
-            model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
             if validation is not None:
                 translations = self.translations(model, validation)
                 found = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
@@ -241,15 +254,37 @@ class Evaluation:
         if any(links):
             set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
 
+    def prove_rules(self, model: PreTrainedModel) -> TextFacts:
+        """Switch off the rules for user text that do not help on validation pairs or, without them, training pairs."""
+        pairs = self.text.train if self.text.validation is None else self.text.validation
+        if not isinstance(pairs, datasets.Dataset):
+            pairs = datasets.Dataset.from_list([*pairs.take(PAIRS)])
+        pairs = pairs.select(range(0, len(pairs), -(-len(pairs) // PAIRS)))
+        columns = (pairs["source"][:], pairs["target"][:], self.directions(pairs) or [None] * len(pairs))
+
+        def translations(chosen: Sequence[HeldOut], **options: Any) -> list[str]:
+            sources, _, directions = zip(*chosen, strict=True)
+            return self._translated(model, sources, directions, **options)
+
+        return prove_rules(model, self.tokenizer, [*map(HeldOut, *columns)], translations)
+
+    def directions(self, pairs: datasets.Dataset) -> list[Any]:
+        """Return the direction of each pair; none if sources have no tags."""
+        if not has_tags(self.tokenizer):
+            return []
+        return [self.text.parts[number].direction for number in part_numbers(pairs)]
+
     def translations(self, model: PreTrainedModel, pairs: datasets.Dataset) -> list[str]:
-        """Translate the sources of pairs with the model's own generation settings."""
-        options: dict[str, Any] = {"show_progress": not self.args.disable_tqdm}
-        if has_tags(self.tokenizer):
-            directions = [self.text.parts[number].direction for number in part_numbers(pairs)]
-            options |= dict(zip(("src_lang", "tgt_lang"), zip(*directions, strict=True), strict=True))
-        limit = self.limits.source
-        found = translate(model, self.tokenizer, pairs["source"][:], max_source_length=limit, **options)
-        return [hypotheses[0].text for hypotheses in found]
+        """Translate the sources of pairs as `translate` does by default."""
+        return self._translated(model, pairs["source"][:], self.directions(pairs))
+
+    def _translated(
+        self, model: PreTrainedModel, sources: Sequence[str], directions: Sequence[Any], **options: Any
+    ) -> list[str]:
+        if any(directions):
+            options |= zip(("src_lang", "tgt_lang"), zip(*directions, strict=True), strict=True)
+        options["show_progress"] = not self.args.disable_tqdm
+        return [hypotheses[0].text for hypotheses in translate(model, self.tokenizer, sources, **options)]
 
     def select_direction(self, direction: Direction) -> None:
         """Set the tokenizer's languages, and so its source prefix, to the direction."""

@@ -13,17 +13,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.arguments import DataArguments
+from ..data.augmentation import DEFAULT
 from ..data.batching import check_token_ids, token_lengths
 from ..data.encoding import LengthLimits, tokenize_pairs
 from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..inference.languages import has_tags, set_language_ids
 from ..inference.loading import load_model, load_tokenizer
+from ..inference.output_limits import ROOM
 from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
+from ..text.facts import TextFacts
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, set_learning_rate
 from .auto_preset import use_auto_preset
 from .callbacks import METRICS, EarlyStopping
@@ -33,7 +36,7 @@ from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .resuming import check_changes, experiment_record, requested_dropout, run_record
-from .source_facts import set_source_facts
+from .text_facts import TrainingText, learn_facts, supported_noise
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
 from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
@@ -41,7 +44,7 @@ from .trainer_loss import AlignedPairsCollator, data_seed, is_resampled, resampl
 
 logger = logging.get_logger(__name__)
 
-# Maximum output length of the saved model's `generate()`, whose own default is 20 tokens.
+# Output length of the saved model's `generate()`, whose own default is 20 tokens; more if training had longer targets.
 DEFAULT_MAX_LENGTH = 512
 
 # Evaluations of a run on a stream, which has no epochs.
@@ -90,6 +93,8 @@ def set_up(
             # The warm-up that suited the length of the run when it began.
             args.warmup_steps = (trained_with(checkpoint) or {}).get("warmup_steps", args.warmup_steps)
         model_args, plan = use_auto_preset(model_args, data_args, args, text.train, text.distinct_share())
+        training = TrainingText(text)
+        plan += reduce_noise(args, training)
         use_preset_smoothing(args, model_args)
         fit_schedule(args, text)
         bleu_fault = fit_metrics(args, text)
@@ -111,7 +116,7 @@ def set_up(
         if data_args.links:
             guide_alignments(model, tokenizer, args)
         ids = tokenize_splits(text, tokenizer, model.config, data_args, args)
-        set_source_facts(model, tokenizer, text, ids)
+        learn_facts(model, tokenizer, training, ids)
         if has_tags(tokenizer):
             set_language_ids(model, tokenizer)
     trainer = make_trainer(model, tokenizer, text, ids, args)
@@ -154,6 +159,14 @@ def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: 
     """Set the label smoothing of the preset, unless one was given or the model is not from a preset."""
     if "label_smoothing_factor" in args.not_given and not model_args.model_name_or_path:
         args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
+
+
+def reduce_noise(args: VanillaTransformerTrainingArguments, training: TrainingText) -> list[str]:
+    """Leave out default noise that the training pairs contradict; return summary lines."""
+    if args.augment != DEFAULT:
+        return []
+    args.augment, faults = supported_noise(args.augment, training.evidence)
+    return [f"noise        without {kind}: {why}" for kind, why in faults.items()]
 
 
 def guide_alignments(
@@ -349,7 +362,8 @@ def make_trainer(
 def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrainingArguments) -> None:
     """Make the saved model decode as the final evaluation does."""
     settings: Any = model.generation_config
-    max_length = tightest_limit(DEFAULT_MAX_LENGTH, position_limit(model.config))
+    trained = max((target for _, target in TextFacts.of(settings).target_lengths), default=0)
+    max_length = tightest_limit(max(DEFAULT_MAX_LENGTH, int(ROOM * trained) + 1), position_limit(model.config))
     settings.update(num_beams=args.final_num_beams, max_length=max_length)
     # Without beams a length penalty has no effect, and a model that sets one cannot be saved.
     settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +15,10 @@ from ..data.arguments import DataArguments
 from ..data.corpora import BACK_TRANSLATED, with_entry
 from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
+from ..inference.decoding import Hypothesis
 from ..inference.fingerprint import model_fingerprint
 from ..inference.languages import model_languages
 from ..inference.line_output import Share, line_output
-from ..inference.output_limits import output_limit
 from ..inference.translation import CHUNK_SIZE, load, translate_lines
 from .arguments import VanillaTransformerTrainingArguments
 from .run_folder import make_folder
@@ -149,11 +149,13 @@ def _translate(
     share = Share(CHUNK_SIZE * number)
     again = "start it again"
     with line_output(str(text.translations), repeated, settings, share, resume=True, again=again) as output:
-        sources, pending = tee(islice(output.sources, None, None, number))
-        translations = translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings)
-        for hypotheses, source in zip(translations, pending, strict=True):
-            limit = output_limit(len(tokenizer(source)["input_ids"]), model.config)
+        sources = islice(output.sources, None, None, number)
+        for hypotheses in translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings):
             for hypothesis in hypotheses:
                 translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
-                was_cut_off = len(tokenizer(text_target=translation)["input_ids"]) >= limit
-                output.write("" if was_cut_off or not translation.strip() else translation)
+                output.write("" if is_cut_off(hypothesis) or not translation.strip() else translation)
+
+
+def is_cut_off(hypothesis: Hypothesis) -> bool:
+    """Whether a translation ended only at the length limit."""
+    return "limit" in (hypothesis.remarks or ())

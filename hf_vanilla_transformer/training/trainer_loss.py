@@ -36,7 +36,7 @@ from ..data.encoding import LengthLimits, Prefixes
 from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
 from ..errors import DataError
-from ..inference.output_limits import LENGTH_BOUNDS, output_limit, row_limit_options
+from ..inference.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
 from ..inference.teacher_forcing import position_limit
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from .arguments import VanillaTransformerTrainingArguments, set_learning_rate
@@ -372,7 +372,7 @@ class LossTrainer(Seq2SeqTrainer):
             return {}
         mask = inputs.get("attention_mask")
         lengths = (input_ids.ne(settings.pad_token_id or 0) if mask is None else mask).sum(1)
-        limits = [output_limit(length, model.config) for length in lengths.tolist()]
+        limits = [*map(OutputLimits(model), lengths.tolist())]
         forced_end = options.get("forced_eos_token_id", settings.forced_eos_token_id)
         return row_limit_options(limits, model.device, forced_end, **options)
 

@@ -1,0 +1,275 @@
+"""Learn from training pairs which rules for user text may act: what they must show, and what they must not.
+
+A rule acts only on text that training did not show, and only where the pairs support its premise. The thresholds were
+chosen on 14 corpora (docs/measurements/text_rules.md).
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from .casing import Case, case_of, has_case
+from .facts import CASE_RULES, Rule
+from .protection import ITEMS, UNSPACED_SCRIPTS, Protector
+from .sentences import BULLETS, split_sentences
+
+# Share of the sources from which on training has shown a kind of text; far more for several sentences or items, which
+# differ from pair to pair. Fewer items than the last are no evidence of what becomes of them.
+SEEN_SHARE, SEEN_PARAGRAPHS, SEEN_ITEMS, FEW_ITEMS = 0.005, 0.2, 0.05, 0.001
+
+# Share of the sources, or of those with an item, that counts as most of them.
+MOST = 0.5
+
+# Share of the sources without letters that are copied, if they are.
+COPIED_SHARE = 0.9
+
+# Largest share of sources with words in capitals, and of capitals among the letters of targets, in prose.
+MAX_CAPITAL_WORDS, MAX_CAPITALS = 0.25, 0.15
+
+# Fewest sources with words in capitals that tell whether capitals go with capitals; the share of their targets that
+# must have some, and how many times that of other targets it must be.
+FEW_CAPITAL_WORDS, MIN_CAPITALS, CAPITAL_LIFT = 5, 0.1, 10
+
+# Every which source is split into sentences, which takes longest.
+SPLIT_EVERY = 10
+
+CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
+REPEATED_SPACE = re.compile(r"\s\s|[^\S \n]|\A\s|\s\Z")
+WORD = re.compile(r"[^\W\d_]{2,}")
+# Neither letters nor white space.
+OTHER = re.compile(r"[^\w\s]|[\d_]")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was counted in pairs; most counts are numbers of sources.
+
+    Attributes:
+        size: Number of pairs.
+        counts: Counts by name.
+        cases: Cases of sources.
+        items: Sources with items of each kind.
+        copied: Those whose items all stand in the target.
+    """
+
+    size: int
+    counts: Counter[str]
+    cases: Counter[Case]
+    items: Counter[str]
+    copied: Counter[str]
+
+    def share(self, name: str) -> float:
+        return self.counts[name] / max(1, self.size)
+
+    def seen(self, number: int, share: float = SEEN_SHARE) -> bool:
+        """Whether so many sources are too many for a rule that acts on what training did not show."""
+        return number > 0 and number >= share * self.size
+
+    @cached_property
+    def is_text(self) -> bool:
+        """Whether most sources consist of words, or are in a script without spaces."""
+        return self.share("words") >= MOST or self.counts["unspaced"] >= MOST * max(1, self.counts["letters"])
+
+    @cached_property
+    def usual_case(self) -> str:
+        """Case of most sources: "lower", "sentence" if capitals only begin sentences and names, or ""."""
+        if self.counts["cased"] < MOST * max(1, self.counts["letters"]):
+            return ""
+        if not self.seen(self.size - self.cases[Case.LOWER]):
+            return "lower"
+        is_prose = self.is_text and self.share("capital word") < MAX_CAPITAL_WORDS
+        return "sentence" if is_prose and self.cases[Case.SENTENCE] >= MOST * self.size else ""
+
+
+def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
+    """Count in pairs of source and target."""
+    evidence = Evidence(len(listed := list(pairs)), Counter(), Counter(), Counter(), Counter())
+    protector = Protector()
+    for i, (source, target) in enumerate(listed):
+        evidence.counts.update(name for name, is_true in _PROPERTIES.items() if is_true(source, target))
+        evidence.cases[case_of(source)] += 1
+        kinds: dict[str, bool] = {}
+        acronyms = [(match.span(), "acronyms") for match in CAPITAL_WORD.finditer(source) if match[0].isupper()]
+        for (start, end), kind in [*protector.find(source), *acronyms]:
+            kinds[kind] = kinds.get(kind, True) and source[start:end] in target
+        evidence.items.update(kinds.keys())
+        evidence.copied.update(kind for kind, is_copied in kinds.items() if is_copied)
+        if i % SPLIT_EVERY == 0:
+            evidence.counts["split"] += 1
+            evidence.counts["paragraph"] += len(split_sentences(source).sentences) > 1
+    evidence.counts.update(_letters(source for source, _ in listed))
+    targets = _letters(target for _, target in listed)
+    evidence.counts.update({f"target {name}": number for name, number in targets.items()})
+    return evidence
+
+
+def _letters(texts: Iterable[str]) -> Counter[str]:
+    """Count the letters of texts: all, cased, capital, and those of scripts without spaces."""
+    counts: Counter[str] = Counter()
+    for character, number in Counter(chain.from_iterable(texts)).items():
+        if character.isalpha():
+            counts["letters"] += number
+            counts["cased"] += number * (has_case(character))
+            counts["capitals"] += number * character.isupper()
+            counts["unspaced"] += number * _is_unspaced(character)
+    return counts
+
+
+def _is_unspaced(letter: str) -> bool:
+    return letter > "\u0dff" and bool(UNSPACED_SCRIPTS.match(unicodedata.name(letter, "")))
+
+
+def has_capital_word(text: str) -> bool:
+    return any(match[0].isupper() for match in CAPITAL_WORD.finditer(text))
+
+
+def begins_with_capital(text: str) -> bool:
+    return next((character.isupper() for character in text if character.isalpha()), False)
+
+
+def ends_sentence(text: str) -> bool:
+    """Whether a text ends in a mark that ends sentences, apart from quotes and brackets after it."""
+    last = next((each for each in reversed(text) if unicodedata.category(each) not in ("Pe", "Pf", "Zs")), "")
+    return last in tuple('.!?…。！？｡।။។։؟۔።"')
+
+
+_PROPERTIES: dict[str, Callable[[str, str], bool]] = {
+    "words": lambda source, _: sum(map(bool, map(WORD.search, source.split()))) > 1,
+    "capital": lambda source, _: begins_with_capital(source),
+    "both capital": lambda source, target: begins_with_capital(source) and begins_with_capital(target),
+    "capital word": lambda source, _: has_capital_word(source),
+    "target capital word": lambda source, target: has_capital_word(target),
+    "both capital word": lambda source, target: has_capital_word(source) and has_capital_word(target),
+    "no letters": lambda source, _: not any(map(str.isalpha, source)),
+    "no letters copied": lambda source, target: not any(map(str.isalpha, source)) and source.split() == target.split(),
+    "mostly other": lambda source, _: 2 * len(OTHER.findall(source)) > len("".join(source.split())),
+    "line end": lambda source, _: "\n" in source.strip(),
+    "space": lambda source, _: bool(REPEATED_SPACE.search(source)),
+    "bullet": lambda source, _: BULLETS.match(source).end() > 0,  # type: ignore[union-attr]  # matches an empty text
+    "end": lambda source, _: ends_sentence(source),
+    "both end": lambda source, target: ends_sentence(source) and ends_sentence(target),
+}
+
+
+def rules_of(evidence: Evidence, has_placeholders: bool) -> dict[str, Rule]:
+    """Return the rules that pairs support; items are placeholders for a model that `has_placeholders`."""
+    rules = {name: premise(evidence) for name, premise in _PREMISES.items()}
+    cases = {name: case for case, name in CASE_RULES.items() if case.name.lower() != evidence.usual_case}
+    rules |= {name: _case_rule(evidence, case) for name, case in cases.items()}
+    rules |= {kind: _item_rule(evidence, kind, 1.0 if has_placeholders else SEEN_ITEMS) for kind in ITEMS}
+    # Training never replaces them with placeholders.
+    rules["acronyms"] = _item_rule(evidence, "acronyms", SEEN_SHARE)
+    return rules
+
+
+def _item_rule(evidence: Evidence, kind: str, share: float) -> Rule:
+    """Return the rule for a kind of items: training had none, or copies them but had them in less than a share."""
+    number, copied = evidence.items[kind], evidence.copied[kind]
+    if not evidence.seen(number, FEW_ITEMS):
+        return _in_text(evidence, f"{number} of {evidence.size} sources have {kind}")
+    why = f"{copied} of {number} sources with {kind} have them in the target"
+    if copied < MOST * number:
+        return Rule(False, why)
+    if share < 1 and evidence.seen(number, share):
+        return Rule(False, f"{number} of {evidence.size} sources have {kind}, so the model learns them")
+    return _in_text(evidence, why)
+
+
+def _in_text(evidence: Evidence, why: str, is_on: bool = True) -> Rule:
+    if not evidence.is_text:
+        return Rule(False, f"{_of(evidence, 'words')} have several words")
+    return Rule(is_on, why)
+
+
+def _of(evidence: Evidence, name: str) -> str:
+    return f"{evidence.counts[name]} of {evidence.size} sources"
+
+
+def _case_rule(evidence: Evidence, case: Case) -> Rule:
+    if not evidence.usual_case:
+        return Rule(False, "the sources have no usual case")
+    number = evidence.cases[case]
+    why = f"{number} of {evidence.size} sources are in {case.name.lower()} case"
+    if case is Case.LOWER and evidence.share("capital") < MOST:
+        return Rule(False, f"only {_of(evidence, 'capital')} begin with a capital")
+    return Rule(not evidence.seen(number), why)
+
+
+def _restore_case(evidence: Evidence) -> Rule:
+    """Capitals of sources go with capitals of targets: in words or, if too few have them, at the start of both."""
+    counts, size = evidence.counts, evidence.size
+    both, own = counts["both capital word"], counts["capital word"]
+    others, without = counts["target capital word"] - both, size - own
+    if own >= FEW_CAPITAL_WORDS:
+        is_on = both / own > max(MIN_CAPITALS, CAPITAL_LIFT * others / max(1, without))
+        why = (
+            f"{both} of {own} sources with words in capitals, and {others} of {without} others, have targets with some"
+        )
+        return Rule(is_on, why)
+    is_prose = counts["target capitals"] < MAX_CAPITALS * counts["target letters"]
+    is_on = is_prose and evidence.share("both capital") >= COPIED_SHARE
+    return Rule(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")
+
+
+def _no_letters(evidence: Evidence) -> Rule:
+    number, copied = evidence.counts["no letters"], evidence.counts["no letters copied"]
+    if number:
+        return Rule(copied >= COPIED_SHARE * number, f"{copied} of {number} sources without letters are their target")
+    why = f"no source is without letters, {evidence.counts['mostly other']} of {evidence.size} have few"
+    return Rule(not evidence.seen(evidence.counts["mostly other"]), why)
+
+
+def _sentences(evidence: Evidence) -> Rule:
+    counts = evidence.counts
+    if evidence.share("end") < MOST:
+        return Rule(False, f"only {_of(evidence, 'end')} end like a sentence")
+    is_on = counts["paragraph"] < SEEN_PARAGRAPHS * counts["split"]
+    return _in_text(evidence, f"{counts['paragraph']} of {counts['split']} sources have several sentences", is_on)
+
+
+def _unseen(name: str, what: str) -> Callable[[Evidence], Rule]:
+    """Return the premise of text, in which hardly any source has something."""
+
+    def premise(evidence: Evidence) -> Rule:
+        return _in_text(evidence, f"{_of(evidence, name)} {what}", not evidence.seen(evidence.counts[name]))
+
+    return premise
+
+
+def _words(evidence: Evidence) -> Rule:
+    return _in_text(evidence, f"{_of(evidence, 'words')} have several words")
+
+
+_PREMISES: dict[str, Callable[[Evidence], Rule]] = {
+    "lines": lambda evidence: Rule(
+        not evidence.seen(evidence.counts["line end"]), f"{_of(evidence, 'line end')} have several lines"
+    ),
+    "sentences": _sentences,
+    "cut": _sentences,
+    "bullets": _unseen("bullet", "begin with a bullet"),
+    "spaces": _unseen("space", "have other white space than single spaces"),
+    "marks": _words,
+    "restore_case": _restore_case,
+    "typos": _words,
+    "no_letters": _no_letters,
+    "letters": _words,
+}
+
+
+def noise_faults(evidence: Evidence) -> dict[str, str]:
+    """Return why noise of some kinds would teach what the pairs contradict, by kind."""
+    rules = rules_of(evidence, has_placeholders=True)
+    faults: dict[str, str] = {}
+    if wrong := [rule for kind in ITEMS if not (rule := rules[kind]).is_on]:
+        faults["items"] = wrong[0].why
+    if "lower_case" not in rules or not rules["lower_case"].is_on:
+        faults["lower"] = _case_rule(evidence, Case.LOWER).why
+    if not rules["typos"].is_on:
+        faults["typos"] = rules["typos"].why
+    if evidence.counts["both end"] < MOST * evidence.size:
+        faults["punctuation"] = f"only {evidence.counts['both end']} of {evidence.size} pairs end like sentences"
+    return faults
