@@ -15,6 +15,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
 from ..files import check_output_file
 from ..options import POSITIVE, Range, check_range, ranges
+from ..text.facts import RULES
 
 USAGE_ERROR = 2
 # Shell convention: 128 + signal number.
@@ -193,9 +194,11 @@ def add_compute_options(parser: OneLineParser, group: Any, default: str = "a GPU
     add_trust_option(parser, group)
 
 
-def add_protect_option(group: Any) -> None:
+def add_text_options(group: Any) -> None:
     protect = "Regular expressions, one per line, for more text to copy unchanged, besides links, emoji, ..."
     group.add_argument("--protect", metavar="FILE", help=protect)
+    rules = f"Rules for text that act, instead of those that training found to help: all, or {', '.join(RULES)}."
+    group.add_argument("--rules", nargs="+", metavar="RULE", help=rules)
 
 
 def add_pair_files(parser: OneLineParser) -> Any:

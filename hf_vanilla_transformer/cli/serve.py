@@ -23,7 +23,7 @@ from .options import (
     OneLineParser,
     add_compute_options,
     add_options,
-    add_protect_option,
+    add_text_options,
     importing,
     out_of_memory,
     quiet_unless_terminal,
@@ -52,7 +52,7 @@ def add_arguments(parser: OneLineParser) -> None:
     models.add_argument("--backend", choices=("transformers", "ctranslate2"), help=parser.advanced(backend))
     source_prefix = 'Prefix of every sentence, such as "translate English to German: " for T5.'
     models.add_argument("--source_prefix", default="", help=parser.advanced(source_prefix))
-    add_protect_option(models)
+    add_text_options(models)
     network = parser.add_argument_group("network")
     network.add_argument(
         "--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0: all (default: 127.0.0.1, this machine)."
@@ -99,7 +99,7 @@ def load_application(arguments: Namespace) -> tuple[Any, Any]:
         trust_remote_code=arguments.trust_remote_code,
     )
     with out_of_memory("serve fewer models, or use --bf16 or --quantization int8"):
-        settings = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix")}
+        settings = {name: getattr(arguments, name) for name in ("max_tokens", "max_queue", "source_prefix", "rules")}
         protect = read_patterns(arguments.protect) if arguments.protect else []
         engine = load_engine(arguments.model, loading, protect=protect, **settings)
     limits = Limits(**{name: getattr(arguments, name) for name in LIMITS})

@@ -16,11 +16,12 @@ Input is UTF-8, plain or .gz. Each input line gives one output line, however man
 With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, best first. A score
 is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
 several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
-translated in pieces, "corrected" if it had typos that were corrected, and "short" if a translation is suspiciously
-short.
+translated in pieces, "corrected" if it had typos that were corrected, "limit" if a translation ended at the length
+limit, and "short" if one is suspiciously short.
 Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
-Links, addresses, {placeholders}, code, emoji and, with models trained for it, numbers are copied unchanged; a
---protect file adds regular expressions for more, one per line. Text in capitals is translated into capitals.
+Text unlike that of training is prepared by rules that training proved, such as copying links and emoji, or translating
+capitals into capitals; --raw turns them off, --rules names others. A --protect file has regular expressions for more
+text to copy, one per line.
 Each line of a --glossary is a source term, a tab and its translation, which appears verbatim in the translation of
 every sentence that contains the term. Several models that share a vocabulary translate as an ensemble. --rerank_model,
 trained for the reverse direction, reranks beam hypotheses by how probable they make the source; a score then sums
@@ -58,7 +59,7 @@ from .options import (
     OneLineParser,
     add_model_options,
     add_options,
-    add_protect_option,
+    add_text_options,
     choose_languages,
     importing,
     load_by_name,
@@ -71,6 +72,7 @@ from .prompt import answer_lines
 # Passed to `translate_lines` unless None.
 SEARCH_OPTIONS = (
     "num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size", "split_sentences", "raw",
+    "rules",
 )  # fmt: skip  # a table, not an expression
 
 # Settings that a resumed run must share with the interrupted one, besides model and input. Batch size, which may have
@@ -97,12 +99,12 @@ def add_arguments(parser: OneLineParser) -> None:
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
     terms = "Fixed translations: a term, a tab and its translation per line."
     search.add_argument("--glossary", metavar="FILE", help=terms)
-    add_protect_option(search)
+    add_text_options(search)
     search.add_argument(
         "--split_sentences",
         choices=("auto", "never", "always"),
         default="auto",
-        help="Split lines into sentences; auto (default): unless the model was trained on paragraphs.",
+        help="Split lines into sentences; auto (default): if the model was trained on single ones.",
     )
     search.add_argument(
         "--raw", **SWITCH, help="Pass lines to the model unchanged: do not protect items, change case or split."

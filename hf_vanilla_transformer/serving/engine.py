@@ -90,6 +90,7 @@ class ServedModel(Batcher):
         patience: Seconds to wait for another sentence while there are fewer than in the last batch.
         source_prefix: Prefix of every sentence, such as "translate English to German: " for T5.
         protect: Regular expressions for more text to copy unchanged, besides links, emoji and the like.
+        rules: Names of the rules for text that act; by default those that training found to help.
     """
 
     def __init__(
@@ -104,12 +105,17 @@ class ServedModel(Batcher):
         patience: float = 0.02,
         source_prefix: str = "",
         protect: Iterable[str | Pattern[str]] = (),
+        rules: Iterable[str] | None = None,
     ):
         self.name, self.model, self.tokenizer = name, model, tokenizer
         # An ordered set.
         self.pairs = dict.fromkeys(pairs).keys()
         self.max_tokens = max_tokens
-        self._preparing: dict[str, Any] = {"protect": list(protect), "source_prefix": source_prefix}
+        self._preparing: dict[str, Any] = {
+            "protect": list(protect),
+            "rules": None if rules is None else list(rules),
+            "source_prefix": source_prefix,
+        }
         self.preparation = Preparation(model, tokenizer, **self._preparing)
         self._mixes_directions = has_tags(tokenizer)
         self._is_set_to_languages = is_multilingual(tokenizer) and not self._mixes_directions

@@ -132,6 +132,15 @@ class TextFacts:
         return cls(**{**entry, "rules": {name: Rule(**rule) for name, rule in entry["rules"].items()}})
 
 
+def inactive_rules(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each reason why rules, given as JSON values, do not act, with their names."""
+    names: dict[str, list[str]] = {}
+    for name, rule in rules.items():
+        if not rule["is_on"]:
+            names.setdefault(rule["why"], []).append(name)
+    return [f"{', '.join(those)}: {why}" for why, those in names.items()]
+
+
 def chosen_rules(names: Iterable[str]) -> frozenset[str]:
     """Return the rules with these names; "all" stands for all. Raises a ValueError for an unknown name."""
     if isinstance(names, str):

@@ -22,6 +22,7 @@ from ..data.arguments import DataArguments
 from ..data.corpora import corpora_of
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
+from ..text.facts import inactive_rules
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .evaluation import Results
 from .metrics import METRIC_NAMES
@@ -102,6 +103,8 @@ def write_model_card(
         # A JSON string is a Python string, whatever quotes and backslashes it contains.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
+        rules_on=[name for name, rule in results.entries["text_rules"].items() if rule["is_on"]],
+        rules_off=inactive_rules(results.entries["text_rules"]),
         metric_names=METRIC_NAMES,
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,9 @@ from ..data.inspection import oddities
 from ..data.reading import headerless_tsv_files
 from ..errors import one_line
 from ..files import atomic_update
+from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..inference.translation import cross_attention
+from ..text.facts import inactive_rules
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import METRICS
 from .evaluation import Results
@@ -28,6 +30,7 @@ from .metrics import FAST_METRICS, METRIC_NAMES
 from .model_card import scored_directions, write_eval_results, write_model_card
 from .run_folder import save_final
 from .setup import Experiment
+from .text_facts import long_targets
 from .text_splits import part_numbers
 from .tokenizer import vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
@@ -60,6 +63,7 @@ def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
         f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",
+        *_length_lines(experiment),
         *_schedule_lines(trainer),
         *_metric_lines(experiment),
     ]
@@ -108,6 +112,14 @@ def _oddity_lines(experiment: Experiment) -> list[str]:
         for name, pairs in corpora
         if (found := oddities(pairs, experiment.tokenizer))
     ]
+
+
+def _length_lines(experiment: Experiment) -> list[str]:
+    """State how many targets exceed the paper's output limit."""
+    if not (number := long_targets(experiment.ids)):
+        return []
+    longest = f"{number} of {experiment.ids.counts['train'].kept} targets are over {EXTRA_OUTPUT_TOKENS} tokens longer"
+    return [f"length       {longest} than their source, the paper's limit; outputs may be as long as such targets"]
 
 
 def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
@@ -169,8 +181,10 @@ def end_summary(results: Results, output_dir: str) -> str:
         for name in scored_directions(entries):
             scores = (f"{entries[f'test_{key}_{name}']:.2f} {METRIC_NAMES[key]}" for key in FAST_METRICS)
             lines.append(f"  {name:<20} {', '.join(scores)}")
+        lines.append("             of translations by `vanilla-transformer translate` with its defaults")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
+    lines += rule_lines(entries["text_rules"])
     tokens = entries.get("train_tokens_per_second")
     speed = f", {tokens:.0f} tokens per second" if tokens else ""
     if skipped := entries["skipped_steps"]:
@@ -183,6 +197,12 @@ def end_summary(results: Results, output_dir: str) -> str:
         chosen, metric = f"{chosen} of {entries['best_checkpoint']}", entries["best_checkpoint_metric"]
     by = f", by {CHOOSING_METRICS[metric]}" if metric else ""
     return "\n".join([*lines, f"model        {output_dir} ({chosen}{by})"])
+
+
+def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """List the rules for user text that act, and those that do not, by reason."""
+    active = [name for name, rule in rules.items() if rule["is_on"]]
+    return [f"text rules   on: {', '.join(active) or 'none'}", *(f"  off: {line}" for line in inactive_rules(rules))]
 
 
 def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:

@@ -1,12 +1,13 @@
 """Normalization of user text, and restoring it in translations."""
 
 import pickle
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from tokenizers import AddedToken
-from transformers import pipeline
+from transformers import GenerationConfig, pipeline
 
 from devices import TEST_DEVICE
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
@@ -14,7 +15,9 @@ from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.documents import open_document
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
+from hf_vanilla_transformer.inference.output_limits import OutputLimits
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
+from hf_vanilla_transformer.inference.text_facts import facts_of, set_facts, vocabulary_digest, vocabulary_sizes
 from hf_vanilla_transformer.inference.translation import (
     finished,
     joined,
@@ -22,6 +25,7 @@ from hf_vanilla_transformer.inference.translation import (
     translate_document,
     translate_lines,
 )
+from hf_vanilla_transformer.text.facts import ENTRY, RULES, Rule, TextFacts
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
 from hf_vanilla_transformer.text.sentences import Layout, split_sentences
 
@@ -56,14 +60,21 @@ def copying():
     return model.eval(), tokenizer
 
 
-@pytest.fixture
+FACTS = TextFacts(rules={name: Rule(True, "") for name in RULES}, usual_case="sentence", has_capitals=True)
+
+
+@pytest.fixture(autouse=True)
 def trained_on(copying, monkeypatch):
-    """Return a function that sets facts about the training in the generation settings."""
+    """Return a function that sets facts about the training; all rules act unless `off` names them."""
+    model, tokenizer = copying
+    monkeypatch.setattr(model.generation_config, ENTRY, None, raising=False)
 
-    def say(**settings):
-        for name, value in settings.items():
-            monkeypatch.setattr(copying[0].generation_config, f"training_{name}", value, raising=False)
+    def say(off=(), tokenizer=tokenizer, **facts):
+        sizes = vocabulary_sizes(tokenizer)
+        own = {"vocabulary_sizes": sizes, "vocabulary_digest": vocabulary_digest(tokenizer, sizes)}
+        set_facts(model.generation_config, replace(FACTS, **own, **facts).without(dict.fromkeys(off, "")))
 
+    say()
     return say
 
 
@@ -90,9 +101,10 @@ def test_every_item_is_required(copying):
     assert drawn[0].count("https://x.org") == 1, "where nothing is searched, it is put at its place"
 
 
-def test_without_placeholders_items_are_put_at_their_places(copying):
-    model, tokenizer = copying
+def test_without_placeholders_items_are_put_at_their_places(copying, trained_on):
+    model, _ = copying
     plain = train_tokenizer(SENTENCES * 3, vocab_size=400)
+    trained_on(["numbers"], tokenizer=plain)
     assert not Preparation(model, plain).placeholders
     texts = ["The dog 🙂 sees a cat.", "See https://x.org", "🙂", "12 a cat"]
     for text, found in zip(texts, best((model, plain), *texts), strict=True):
@@ -118,27 +130,138 @@ def test_case_by_rule(copying):
     assert preparation.sentence("A Cat Sees Us", Glossary.of({"Cat 5": "x"})).text == "A cat sees us"
 
 
-@pytest.mark.parametrize(
-    ("capitals", "lower", "upper"),
-    [(True, "The dog in Paris", "The dog in Paris"), (False, "the dog in paris", "the dog in Paris")],
-)
-def test_case_is_that_of_training(copying, trained_on, capitals, lower, upper):
-    trained_on(capitals=capitals)
+def test_case_is_that_of_training(copying, trained_on):
+    def read(*texts):
+        return [Preparation(*copying).sentence(text).text for text in texts]
+
+    assert read("the dog in paris", "THE DOG IN PARIS", "The dog") == [
+        "The dog in Paris",
+        "The dog in Paris",
+        "The dog",
+    ]
+    trained_on(["lower_case"], has_capitals=False)
+    assert read("the dog in paris", "THE DOG IN PARIS") == ["the dog in paris", "the dog in Paris"]
+    trained_on(usual_case="lower")
+    assert read("The DOG in Paris", "THE DOG", "The Dog Sees") == ["the dog in paris", "the dog", "the dog sees"]
+    # The case of an answer is the model's, unless capitals go with capitals.
+    assert best(copying, "THE DOG SEES A CAT.")[0].isupper()
+    trained_on(["restore_case"])
+    assert best(copying, "THE DOG SEES A CAT.") == ["The dog sees a cat."]
+
+
+def test_case_follows_the_languages(copying, trained_on):
     preparation = Preparation(*copying)
-    assert preparation.sentence("the dog in paris").text == lower
-    assert preparation.sentence("THE DOG IN PARIS").text == upper
-    assert preparation.sentence("The dog").text == "The dog"
-    uncased = train_tokenizer(["the dog in paris"] * 3, vocab_size=300)
-    assert Preparation(copying[0], uncased).sentence("The DOG in Paris").text == "the dog in paris"
+    sentence = preparation.sentence("THE NEW LIGHT IS MINE.", direction=("en", "tr"))
+    assert sentence.finished("Yeni ışık benim.")[0] == "YENİ IŞIK BENİM."
+    assert "ı" in preparation.sentence("IŞIK AI", direction=("tr", "en")).text.lower()
+    # An acronym among letters without case leaves both as they are.
+    trained_on(["letters"])
+    japanese = Preparation(*copying).sentence("彼はTVを見る。", direction=("ja", "en"))
+    assert "TV" in japanese.text and japanese.finished("He watches TV.")[0] == "He watches TV."
 
 
-@pytest.mark.parametrize("knows", [True, False, None])
-def test_numbers_that_training_never_showed_are_left_out(copying, trained_on, knows):
-    if knows is not None:
-        trained_on(numbers=knows)
+def test_rules_that_are_off_change_nothing(copying, trained_on):
+    trained_on(RULES)
+    texts = [
+        "THE DOG",
+        "the dog",
+        "The dog  sees 🙂 {x} 12",
+        "248",
+        "- Dogs. A cat.",
+        "The Odg Sees NASA “us” ",
+        "a\nb",
+    ]
+    preparation = Preparation(*copying)
+    layouts = [preparation.layout(text) for text in texts]
+    assert [layout.sentences for layout in layouts] == [(text,) for text in texts]
+    assert [preparation.sentence(text).given for text in texts] == texts
+    assert not any(map(preparation.rules_used, texts))
+    assert best(copying, *texts) == best(copying, *texts, raw=True)
+    # By name.
+    assert best(copying, "The dog sees 🙂 in Paris.", rules=["emoji"]) == ["The dog sees 🙂 in Paris."]
+    assert preparation.rules == set() and Preparation(*copying, rules=["all"]).rules == RULES.keys()
+
+
+def test_rules_used(copying):
+    used = Preparation(*copying).rules_used
+    assert used("The dog sees a cat.") == set()
+    assert used("THE DOG x@y.de {x}") == {"upper_case", "restore_case", "links", "placeholders"}
+    assert used("- the dog.  A cat\t 12") == {"bullets", "lower_case", "sentences", "spaces", "numbers", "lines"}
+
+
+def test_numbers_that_training_never_showed_are_left_out(copying, trained_on):
     plain = train_tokenizer(SENTENCES * 3, vocab_size=400)
-    text = Preparation(copying[0], plain).sentence("The dog 1234 sees a cat.").text
-    assert text == ("The dog sees a cat." if knows is False else "The dog 1234 sees a cat.")
+    trained_on(tokenizer=plain)
+    assert Preparation(copying[0], plain).sentence("The dog 1234 sees a cat.").text == "The dog sees a cat."
+
+
+def test_models_without_facts_read_text_as_it_is(copying, monkeypatch):
+    """But for links and placeholders, and for sentences if the language is known."""
+    model, tokenizer = copying
+    monkeypatch.setattr(model.generation_config, ENTRY, None)
+    preparation = Preparation(model, tokenizer)
+    text = "THE DOG  sees 12 🙂 “us”. A Cat."
+    assert preparation.layout(text).sentences == (text,) and preparation.sentence(text).given == text
+    assert preparation.sentence("See https://x.org, {x}").text == "See ⟦1⟧, ⟦2⟧"
+    assert preparation.sentence("12").given == "12"
+    monkeypatch.setitem(tokenizer.init_kwargs, "source_lang", "en")
+    monkeypatch.setitem(tokenizer.init_kwargs, "target_lang", "de")
+    assert len(Preparation(model, tokenizer).layout(text).sentences) == 2
+    # As earlier releases saved them.
+    settings = {"source_length": 9, "words": "sees", "capitals": True, "numbers": True, "upper_case": True}
+    for name, value in settings.items():
+        monkeypatch.setattr(model.generation_config, f"training_{name}", value, raising=False)
+    preparation = Preparation(model, tokenizer)
+    assert preparation.sentence("the dog sese 12 🙂").text == "The dog sees ⟦1⟧ ⟦2⟧"
+    assert preparation.sentence("THE DOG").text == "THE DOG" and preparation.max_length == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "version is 2; this release reads up to 1"),
+        ({"version": "1"}, "version is '1'"),
+        ({"words": {"": 3}}, "words is {'': 3}; it was edited"),
+        ({"rules": {"numbres": {"is_on": True, "why": ""}}}, "rules is"),
+        ({"rules": {"numbers": True}}, "rules is"),
+        ({"target_lengths": [[5, 3], [4, 3]]}, "target_lengths is"),
+        ({"vocabulary_digest": "0" * 16}, "the tokenizer has another vocabulary"),
+        ({"more": 1}, "more is 1; there is no such field"),
+        ([], "the entry is"),
+    ],
+)
+def test_facts_that_do_not_fit_the_model(copying, monkeypatch, change, message):
+    model, tokenizer = copying
+    entry = getattr(model.generation_config, ENTRY)
+    monkeypatch.setattr(model.generation_config, ENTRY, change if change == [] else {**entry, **change})
+    with pytest.raises(ValueError, match="`text_facts` in the generation settings cannot be used: ") as caught:
+        translate(model, tokenizer, ["The dog"])
+    assert message in str(caught.value)
+    assert best(copying, "The dog sees ⟦1⟧ in Paris.", raw=True) == ["The dog sees ⟦1⟧ in Paris."]
+
+
+def test_facts_survive_saving_and_new_tokens(copying, trained_on, tmp_path):
+    model, tokenizer = copying
+    trained_on(["typos"], words={"": "sees"}, target_lengths=[[3, 9], [5, 70]])
+    model.save_pretrained(tmp_path)
+    settings = GenerationConfig.from_pretrained(tmp_path)
+    assert facts_of(settings, tokenizer) == facts_of(model.generation_config, tokenizer)
+    more = pickle.loads(pickle.dumps(tokenizer))
+    more.add_tokens(["<more>"])
+    assert facts_of(settings, more).words == {"": "sees"}
+
+
+def test_outputs_may_be_as_long_as_in_training(copying, trained_on):
+    assert OutputLimits(copying[0])(4) == 54
+    trained_on(target_lengths=[[3, 9], [5, 100], [9, 20], [30, 300]])
+    limit = OutputLimits(copying[0])
+    assert limit(4) == limit(2) == 111 and limit(8) == 331 and limit(60) == 661
+    eos = copying[1].eos_token_id
+    (row,) = translate(*copying, ["The dog sees a cat."], suppress_tokens=[eos])
+    assert row[0].remarks == ["limit"] and len(row[0].text) > 300
+    (row,) = translate(*copying, ["The dog sees a cat."], suppress_tokens=[eos], max_new_tokens=3)
+    assert row[0].remarks == ["limit"]
+    assert translate(*copying, ["The dog sees a cat."])[0][0].remarks is None
 
 
 @pytest.mark.parametrize("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
@@ -160,12 +283,12 @@ def test_paragraphs(copying, trained_on):
     assert first.score == pytest.approx(sum(row[0].score for row in parts) / 3, rel=1e-4)
     assert first.alignment[5:7] == [(i + 5, k + 5) for i, k in parts[1][0].alignment]
     assert translate(model, tokenizer, [text], split_sentences="never")[0][0].text != text
-    trained_on(paragraphs=True)
+    trained_on(["sentences"])
     assert best(copying, text) != [text] and best(copying, text, split_sentences="always") == [text]
 
 
 def test_words_have_the_case_of_training(copying, trained_on):
-    trained_on(spellings="Cat Straße", capitals=True)
+    trained_on(spellings={"": "Cat Straße"})
     preparation = Preparation(*copying)
     assert preparation.sentence("THE DOG, {x}, SEES A CAT").text == "The dog, ⟦1⟧, sees a Cat"
     assert preparation.sentence("the dog sees a cat").text == "The dog sees a Cat"
@@ -182,7 +305,7 @@ def test_words_have_the_case_of_training(copying, trained_on):
 
 
 def test_typos_in_frequent_words_are_corrected(copying, trained_on, caplog):
-    trained_on(words="sees sleep dog dogs", lookalikes="esses", capitals=True)
+    trained_on(words={"": "sees sleep dog dogs"}, lookalikes={"": "esses"})
     texts = ["The odg sese a cat.", "the dog sese 🙂 in Paris.", "Dogs slepe. The dog sees a cat."]
     rows = translate(*copying, texts)
     expected = ["The dog sees a cat.", "The dog sees 🙂 in Paris.", "Dogs sleep. The dog sees a cat."]
@@ -198,7 +321,7 @@ def test_typos_in_frequent_words_are_corrected(copying, trained_on, caplog):
 
 
 def test_models_of_text_in_capitals_get_it_as_it_is(copying, trained_on):
-    trained_on(upper_case=True)
+    trained_on(["upper_case", "acronyms"])
     assert Preparation(*copying).sentence("THE DOG SEES NASA").text == "THE DOG SEES NASA"
 
 
@@ -244,6 +367,9 @@ def test_what_is_not_translated_does_not_count_in_the_score(copying):
         ({"protect": [3]}, "3 is a int, not a regular expression"),
         ({"protect": 5}, "`protect` is a int"),
         ({"raw": True, "protect": ["a"]}, "`protect` has no effect with `raw`"),
+        ({"raw": True, "rules": ["typos"]}, "`rules` has no effect with `raw`"),
+        ({"rules": ["typo"]}, "`rules`: there is no rule 'typo'; did you mean typos"),
+        ({"rules": "typos"}, "`rules` is the string 'typos'; pass a list"),
         ({"raw": True, "split_sentences": "always"}, "`raw` does not split sentences"),
         ({"split_sentences": "often"}, "`split_sentences` 'often' is not one of auto, never, always"),
     ],
@@ -271,8 +397,8 @@ def test_what_prepares_texts_can_be_pickled(copying):
 def test_words_are_numbered_across_sentences():
     layout = Layout(("a b", "c", "d"), ("", " ", "", " "))
     rows = [[Hypothesis(text, alignment=[(0, 0)])] for text in ("x", "y z", "w")]
-    # There is no white space between c and d, nor between z and w.
-    assert joined(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 2)]
+    # There is no white space between c and d, but a space between z and w.
+    assert joined(layout, rows)[0].text == "x y z w " and joined(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 3)]
 
 
 def test_alignments_count_the_words_of_the_text(copying):
@@ -313,8 +439,9 @@ def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
 
 def test_typographic_punctuation_that_training_hardly_saw(copying, trained_on):
     text = "A cat sees “us” 🙂"
+    # The plain form must have been frequent.
     assert Preparation(*copying).sentence(text).text == "A cat sees “us” ⟦1⟧"
-    trained_on(marks="“")
+    trained_on(marks='“"')
     sentence = Preparation(*copying).sentence(text)
     assert sentence.text == 'A cat sees “us" ⟦1⟧' and sentence.finished(sentence.text)[0] == 'A cat sees “us" 🙂'
 
