@@ -147,6 +147,7 @@ class Preparation:
         self.rules = self.facts.active if rules is None else frozenset() if raw else chosen_rules(rules)
         limit = tightest_limit(self.facts.source_length or None, position_limit(model.config))
         self.max_length = limit or DEFAULT_LENGTH
+        self._learned_items = frozenset(self.facts.items)
         can_write = self._alphabet.can_write if "letters" in self.rules else None
         self.protector = Protector(patterns, can_write, self.rules)
         # Marks in the vocabulary, but too rare in training to be learned.
@@ -208,7 +209,7 @@ class Preparation:
         if glossary is not None:
             text = normalized(text)
             terms = glossary.spans_in(text)
-        items = [item for item in self.protector.find(text) if not _overlaps(item[0], terms)]
+        items = [item for item in self.protector.find(text) if self._is_item(text, *item, terms)]
         spans, used = [span for span, _ in items], {kind for _, kind in items if kind}
         # Items, such as links, do not count for the case.
         words = edited(text, _blanks(spans))
@@ -237,6 +238,11 @@ class Preparation:
         elif case in (Case.UPPER, Case.TITLE):
             used.add("restore_case")
         return Sentence(source, case, draft.protected, rules=frozenset(used), **given)
+
+    def _is_item(self, text: str, span: Span, kind: str, terms: Iterable[Span]) -> bool:
+        """Whether a span is left out of what the model reads: if it is no term, and training did not show it."""
+        is_learned = bool(kind) and text[slice(*span)] in self._learned_items
+        return not is_learned and not any(start < span[1] and span[0] < end for start, end in terms)
 
     def _is_copied(self, text: str) -> bool:
         """Whether a protected text has nothing to translate."""
@@ -276,7 +282,8 @@ class Preparation:
         known: list[Edit] = []
         for match in WORDS.finditer(words):
             word = match[0]
-            if len(word) < 2 or not word.isalpha() or not word.isupper() or self._is_one_token(word):
+            is_acronym = len(word) > 1 and word.isalpha() and word.isupper() and word not in self._learned_items
+            if not is_acronym or self._is_one_token(word):
                 continue
             written = self.spell(word, language)
             if self._is_one_token(written) and len(written) == len(word):
@@ -337,10 +344,6 @@ class _Draft:
         items = tuple(item._replace(start=len(write(text[: item.start]))) for item in self.protected.items)
         self.protected = ProtectedText(written, items)
         self._used.add(rule)
-
-
-def _overlaps(span: Span, others: Iterable[Span]) -> bool:
-    return any(start < span[1] and span[0] < end for start, end in others)
 
 
 def _blanks(spans: Iterable[Span]) -> list[Edit]:

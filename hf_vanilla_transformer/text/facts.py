@@ -62,6 +62,7 @@ class TextFacts:
         usual_case: Case of most sources, "sentence" or "lower"; "" if none of them, so that no case rule acts.
         has_capitals: Whether most sources begin with a capital.
         marks: Typographic marks that are not rare.
+        items: Items that the model has learned to translate.
         source_length: Tokens of the longest source, end token included; 0 if unknown.
         target_lengths: Pairs (source length, target length), sorted: sources of up to the former length, but longer
             than that of the pair before, had targets of up to the latter, in tokens with the end token.
@@ -79,6 +80,7 @@ class TextFacts:
     usual_case: str = ""
     has_capitals: bool = False
     marks: str = ""
+    items: Sequence[str] = ()
     source_length: int = 0
     target_lengths: Sequence[Sequence[int]] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
@@ -198,6 +200,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "usual_case": lambda value: value in ("", "sentence", "lower"),
     "has_capitals": lambda value: type(value) is bool,
     "marks": _is_text,
+    "items": lambda value: isinstance(value, Sequence) and all(map(_is_text, value)),
     "source_length": _is_count,
     "target_lengths": _are_steps,
     "spellings": _is_texts,

@@ -21,6 +21,9 @@ from .sentences import BULLETS, split_sentences
 # differ from pair to pair. Fewer items than the last are no evidence of what becomes of them.
 SEEN_SHARE, SEEN_PARAGRAPHS, SEEN_ITEMS, FEW_ITEMS = 0.005, 0.2, 0.05, 0.001
 
+# Occurrences of an item that the model has learned.
+LEARNED = 2
+
 # Share of the sources, or of those with an item, that counts as most of them.
 MOST = 0.5
 
@@ -54,6 +57,8 @@ class Evidence:
         cases: Cases of sources.
         items: Sources with items of each kind.
         copied: Those whose items all stand in the target.
+        texts: Occurrences of each item.
+        copied_texts: Those where it stands in the target.
     """
 
     size: int
@@ -61,6 +66,8 @@ class Evidence:
     cases: Counter[Case]
     items: Counter[str]
     copied: Counter[str]
+    texts: Counter[str]
+    copied_texts: Counter[str]
 
     def share(self, name: str) -> float:
         return self.counts[name] / max(1, self.size)
@@ -87,7 +94,7 @@ class Evidence:
 
 def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
     """Count in pairs of source and target."""
-    evidence = Evidence(len(listed := list(pairs)), Counter(), Counter(), Counter(), Counter())
+    evidence = Evidence(len(listed := list(pairs)), Counter(), Counter(), Counter(), Counter(), Counter(), Counter())
     protector = Protector()
     for i, (source, target) in enumerate(listed):
         evidence.counts.update(name for name, is_true in _PROPERTIES.items() if is_true(source, target))
@@ -95,7 +102,10 @@ def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
         kinds: dict[str, bool] = {}
         acronyms = [(match.span(), "acronyms") for match in CAPITAL_WORD.finditer(source) if match[0].isupper()]
         for (start, end), kind in [*protector.find(source), *acronyms]:
-            kinds[kind] = kinds.get(kind, True) and source[start:end] in target
+            is_copied = (item := source[start:end]) in target
+            kinds[kind] = kinds.get(kind, True) and is_copied
+            evidence.texts[item] += 1
+            evidence.copied_texts[item] += is_copied
         evidence.items.update(kinds.keys())
         evidence.copied.update(kind for kind, is_copied in kinds.items() if is_copied)
         if i % SPLIT_EVERY == 0:
@@ -258,6 +268,19 @@ _PREMISES: dict[str, Callable[[Evidence], Rule]] = {
     "no_letters": _no_letters,
     "letters": _words,
 }
+
+
+def learned_items(evidence: Evidence, has_placeholders: bool) -> list[str]:
+    """Return the items that training showed, most frequent first, but those that it replaced with placeholders."""
+
+    def is_replaced(item: str, number: int) -> bool:
+        return evidence.copied_texts[item] >= MOST * number and not CAPITAL_WORD.fullmatch(item)
+
+    return [
+        item
+        for item, number in evidence.texts.most_common()
+        if number >= LEARNED and not (has_placeholders and is_replaced(item, number))
+    ]
 
 
 def noise_faults(evidence: Evidence) -> dict[str, str]:

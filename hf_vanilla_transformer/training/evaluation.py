@@ -263,7 +263,7 @@ class Evaluation:
         columns = (pairs["source"][:], pairs["target"][:], self.directions(pairs) or [None] * len(pairs))
 
         def translations(chosen: Sequence[HeldOut], **options: Any) -> list[str]:
-            sources, _, directions = zip(*chosen, strict=True)
+            sources, directions = [pair.source for pair in chosen], [pair.direction for pair in chosen]
             return self._translated(model, sources, directions, **options)
 
         return prove_rules(model, self.tokenizer, [*map(HeldOut, *columns)], translations)

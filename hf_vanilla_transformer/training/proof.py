@@ -1,6 +1,6 @@
 """Prove the rules for user text on held-out pairs: a rule that changes a source there must improve its translation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sacrebleu.metrics import CHRF
@@ -10,18 +10,20 @@ from ..inference.decoding import encode
 from ..inference.languages import Direction
 from ..inference.preparation import Preparation
 from ..inference.text_facts import set_facts
+from ..text.casing import Case, in_case, lower
 from ..text.facts import TextFacts
 
-# Number of pairs.
-PAIRS = 500
+# Number of pairs, and of those that are also translated in each of three cases.
+PAIRS, CASE_PAIRS = 500, 50
 
 
 class HeldOut(NamedTuple):
-    """A pair not trained on, and its languages if the model has several."""
+    """A pair not trained on, its languages if the model has several, and the case that its source was put in."""
 
     source: str
     target: str
     direction: Direction | None
+    case: Case | None = None
 
 
 Translate = Callable[..., list[str]]
@@ -33,17 +35,22 @@ def prove_rules(
 ) -> TextFacts:
     """Switch off the rules that change sources of pairs without improving the translations, measured by chrF.
 
-    Sources are translated as they are and as prepared, until all rules that act improve something or change nothing.
-    The facts in the model's generation settings are updated.
+    Sources are translated as they are and as prepared, until all rules that act improve something or change nothing;
+    some of them also in capitals, title case and lower case, where case does not count in the translation. The facts
+    in the model's generation settings are updated.
 
     Returns:
         The facts.
     """
-    metric = CHRF()
+    metrics = {False: CHRF(), True: CHRF(lowercase=True)}
+    pairs = [*pairs, *_in_other_cases(pairs)]
 
     def scores(chosen: Sequence[HeldOut], **options: Any) -> list[float]:
         outputs = translate(chosen, **options)
-        return [metric.sentence_score(text, [pair.target]).score for text, pair in zip(outputs, chosen, strict=True)]
+        return [
+            metrics[pair.case is not None].sentence_score(text, [pair.target]).score
+            for text, pair in zip(outputs, chosen, strict=True)
+        ]
 
     as_they_are: dict[HeldOut, float] = {}
     while True:
@@ -60,6 +67,16 @@ def prove_rules(
         if not useless:
             return preparation.facts
         set_facts(model.generation_config, preparation.facts.without(useless))
+
+
+def _in_other_cases(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
+    """Yield some of the pairs with sources in capitals, title case and lower case."""
+    for case in (Case.UPPER, Case.TITLE, Case.LOWER):
+        for pair in pairs[:: -(-len(pairs) // CASE_PAIRS) or 1]:
+            language = pair.direction and pair.direction[0]
+            source = in_case(lower(pair.source, language) if case is Case.LOWER else pair.source, case, language)
+            if source != pair.source:
+                yield pair._replace(source=source, case=case)
 
 
 def _why(gains: Sequence[float], pairs: int) -> str:

@@ -22,7 +22,7 @@ from ..inference.preparation import Preparation
 from ..inference.text_facts import set_facts, vocabulary_digest, vocabulary_sizes
 from ..text.casing import usual_spellings
 from ..text.facts import Rule, TextFacts
-from ..text.premises import Evidence, evidence_of, noise_faults, rules_of
+from ..text.premises import Evidence, evidence_of, learned_items, noise_faults, rules_of
 from ..text.spelling import MAX_CORRECTED, Lexicon, corrected_share, lexicon_of
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 
@@ -30,13 +30,13 @@ from .text_splits import TextSplits, TokenizedSplits, part_numbers
 STREAM_SAMPLE = 100_000
 
 # Pairs in which rules are counted, and sources from which words are counted.
-SAMPLE, WORD_SAMPLE = 10_000, 200_000
+SAMPLE, WORD_SAMPLE = 20_000, 200_000
 
 # Share of the sources in which a typographic mark is frequent enough to be learned.
 MARK_SHARE = 0.002
 
-# Maximum number of words whose spelling is checked, and of spellings recorded.
-MAX_WORDS, MAX_SPELLINGS = 10_000, 1000
+# Maximum number of words whose spelling is checked, and of spellings and items recorded.
+MAX_WORDS, MAX_SPELLINGS, MAX_ITEMS = 10_000, 1000, 1000
 
 # Sources of lengths up to this factor apart share the length of their longest target.
 LENGTH_FACTOR = 1.1
@@ -97,6 +97,7 @@ def learn_facts(
         usual_case=training.evidence.usual_case,
         has_capitals=training.evidence.share("capital") >= 0.5,
         marks=_marks(training.sample["source"][:]),
+        items=learned_items(training.evidence, has_placeholders(tokenizer))[:MAX_ITEMS],
         source_length=max(lengths, default=0),
         target_lengths=_steps(lengths),
         words={language: _joined(lexicon.words) for language, lexicon in lexicons.items()},
