@@ -60,7 +60,7 @@ OTHER_SUPPORTED = {
 # Prefixes of settings without effect on a search, or only with sampling, beam groups or an assistant model.
 INEFFECTIVE = (
     "_", "assistant_", "cache_", "epsilon_", "eta_", "is_assistant", "max_cache_len", "min_p", "num_assistant_",
-    "target_lookbehind", "temperature", "top_h", "top_k", "top_p", "training_", "typical_p",
+    "target_lookbehind", "temperature", "text_facts", "top_h", "top_k", "top_p", "training_", "typical_p",
 )  # fmt: skip  # as above
 
 # Values without effect, for settings whose default in transformers is None.

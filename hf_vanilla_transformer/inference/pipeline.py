@@ -18,6 +18,7 @@ from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import logging
 
 from ..options import check_choice
+from ..text.facts import ENTRY
 from ..text.sentences import Layout
 from .decoding import BatchTranslator, Generated, Source, encode
 from .languages import check_direction, directions_of, is_multilingual
@@ -73,7 +74,7 @@ class TranslationPipeline(Base):
     in the model's `task_specific_params`, as in T5.
 
     An iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model bounds the output,
-    it may have 50 tokens more than its source (section 6.1 of the paper). Pipeline and call accept all other settings
+    it may have 50 tokens more than its source (section 6.1 of the paper), or as many as in training. Pipeline and call accept all other settings
     of `generate()`.
 
     Call it with:
@@ -256,13 +257,18 @@ class TranslationPipeline(Base):
         return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the call's settings, plus the model's length bounds unless the call has its own."""
+        """Return the call's settings, plus the model's length bounds unless the call has its own.
+
+        Outputs of a model that training told the lengths of its targets are bounded by these instead.
+        """
         if config is not None:
             options = config.to_diff_dict() | options
-            options.pop("transformers_version", None)
-        if options.keys() & {*LENGTH_BOUNDS}:
+            for name in ("transformers_version", ENTRY):
+                options.pop(name, None)
+        settings = self.model.generation_config
+        if options.keys() & {*LENGTH_BOUNDS} or getattr(settings, ENTRY, None) is not None:
             return dict(options)
-        return options | _drop_none(**{name: getattr(self.model.generation_config, name) for name in LENGTH_BOUNDS})
+        return options | _drop_none(**{name: getattr(settings, name) for name in LENGTH_BOUNDS})
 
     def postprocess(
         self,

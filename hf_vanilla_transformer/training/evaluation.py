@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from statistics import mean
@@ -179,20 +180,21 @@ class Evaluation:
 
     def results(self, training: dict[str, Any]) -> Results:
         """Choose the model, score it on the test pairs, and translate samples; `training` are the entries so far."""
-        models, averaged = self.candidates()
-        self.choose_alignment_heads(models["trained"])
-        facts = self.prove_rules(models["trained"])
-        model, chosen = self.choose_model(models)
+        trained = self._candidates[0]["trained"]
+        self.choose_alignment_heads(trained)
+        facts = self.prove_rules(trained)
+        model, chosen = self.choose_model()
         translations, scores, fault = self.score_test(model)
         split, samples = self.translate_samples(model)
         rules = {name: rule._asdict() for name, rule in facts.rules.items()}
-        entries = {**training, **averaged, **chosen, **scores, "text_rules": rules, "sample_split": split}
+        entries = {**training, **chosen, **scores, "text_rules": rules, "sample_split": split}
         if has_tags(self.tokenizer):
             tokenizer: Any = self.tokenizer
             entries["sample_languages"] = [tokenizer.src_lang, tokenizer.tgt_lang]
         return Results(entries, model, samples, translations, fault)
 
-    def candidates(self) -> tuple[dict[str, PreTrainedModel], dict[str, Any]]:
+    @cached_property
+    def _candidates(self) -> tuple[dict[str, PreTrainedModel], dict[str, Any]]:
         """Return the saved model and the average of its last checkpoints, by name, and result entries.
 
         They share their generation settings.
@@ -210,13 +212,15 @@ class Evaluation:
             model.to(args.device)  # type: ignore[arg-type]  # mypy loses the signature that transformers wraps
         return models, entries
 
-    def choose_model(self, models: Mapping[str, PreTrainedModel]) -> tuple[PreTrainedModel, dict[str, Any]]:
-        """Choose the model that translates the validation pairs better; return it, and result entries.
+    def choose_model(self) -> tuple[PreTrainedModel, dict[str, Any]]:
+        """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
-        The metric of the best model decides or, if that is the loss, BLEU or chrF, whichever suits the text; other
-        scores break ties. The average wins if all scores tie, or without validation pairs.
+        Returns the better model, and result entries on both. The metric of the best model decides or, if that is the
+        loss, BLEU or chrF, whichever suits the text; other scores break ties. The average wins if all scores tie, or
+        without validation pairs.
         """
-        args, validation, entries = self.args, self.text.validation, dict[str, Any]()
+        args, validation, (models, averaged) = self.args, self.text.validation, self._candidates
+        entries = dict(averaged)
         metric = args.metric_for_best_model if validation is not None else None
         if validation is not None and metric not in METRICS:
             metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"

@@ -11,7 +11,7 @@ from ..inference.languages import Direction
 from ..inference.preparation import Preparation
 from ..inference.text_facts import set_facts
 from ..text.casing import Case, in_case, lower
-from ..text.facts import TextFacts
+from ..text.facts import CASE_RULES, TextFacts
 
 # Number of pairs, and of those that are also translated in each of three cases.
 PAIRS, CASE_PAIRS = 500, 50
@@ -85,8 +85,10 @@ def _why(gains: Sequence[float], pairs: int) -> str:
 
 
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
-    """Return the rules that change a source, if its tokens change."""
+    """Return the rules that change a source, if its tokens change; of a source in another case, only that of the case."""
     rules = preparation.rules_used(pair.source, pair.direction)
+    if pair.case is not None:
+        rules &= {CASE_RULES[pair.case]}
     if not rules:
         return rules
     layout = preparation.layout(pair.source, "auto", pair.direction and pair.direction[0])

@@ -128,7 +128,7 @@ def _typos_rule(sources: Mapping[str, Sequence[str]], lexicons: Mapping[str, Lex
 def _marks(sources: Sequence[str]) -> str:
     """Return the typographic marks that are not rare in sources, and the plain ones that occur."""
     counts = Counter(mark for source in sources for mark in PLAIN_PUNCTUATION.keys() & source)
-    plain = {*"".join(PLAIN_PUNCTUATION.values())} & {*chain.from_iterable(sources)}
+    plain = {*"".join(PLAIN_PUNCTUATION.values())} & {*chain.from_iterable(sources)} - {" "}
     return "".join(sorted({mark for mark, number in counts.items() if number >= MARK_SHARE * len(sources)} | plain))
 
 

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import peft
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from hf_vanilla_transformer import VanillaTransformerEnsemble
 from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS, output_limit
+from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS, OutputLimits
 from hf_vanilla_transformer.inference.translation import translate
 from translators import SPANISH, assert_alike, build, set_end_bias
 
@@ -113,9 +114,12 @@ def test_nothing_follows_a_limit(kind, num_beams, settings):
 
 
 def test_a_limit_is_within_the_positions_and_of_a_sentence_only_by_default():
-    learned = SimpleNamespace(max_position_embeddings=60)
-    assert [output_limit(5, learned), output_limit(11, learned), output_limit(5, learned, 4)] == [55, 60, 59]
-    assert output_limit(70, SimpleNamespace(position_embedding_type="sinusoidal")) == 70 + EXTRA_OUTPUT_TOKENS
+    def limits(**config):
+        return OutputLimits(SimpleNamespace(config=SimpleNamespace(**config), generation_config=GenerationConfig()))
+
+    learned = limits(max_position_embeddings=60)
+    assert [learned(5), learned(11), learned(5, 4)] == [55, 60, 59]
+    assert limits(position_embedding_type="sinusoidal")(70) == 70 + EXTRA_OUTPUT_TOKENS
     model, tokenizer = other("shared", NEVER)
     for bound in ({"max_length": 9}, {"max_new_tokens": 8}):
         rows = translate(model, tokenizer, SENTENCES, bad_words_ids=[[i] for i in range(4)], **bound)

@@ -14,6 +14,7 @@ from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.languages import language_pairs
 from hf_vanilla_transformer.inference.preparation import Preparation
+from hf_vanilla_transformer.inference.text_facts import facts_of
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.training import synthetic
 from parallel_text import tsv, write
@@ -81,7 +82,7 @@ def language_of(text):
 @pytest.mark.parametrize("streaming", [False, True])
 def test_words_are_those_of_the_source_language(tmp_path, streaming):
     """A typo in one language may be a word of the other, and case differs."""
-    write(tmp_path / "pairs.tsv", tsv([("the many goes hand", "der mann geht HAND")] * 20))
+    write(tmp_path / "pairs.tsv", tsv([("the many goes hand", "der mann geht Hand")] * 20))
     path = write(
         tmp_path / "corpora.yaml",
         f"corpora: [{{file: {tmp_path}/pairs.tsv, source_lang: en, target_lang: de, both_directions: true}}]",
@@ -90,10 +91,10 @@ def test_words_are_those_of_the_source_language(tmp_path, streaming):
     experiment = set_up(tmp_path / "run", **options)
     experiment.trainer.save_model(tmp_path / "model")
     model, tokenizer = load(tmp_path / "model")
-    facts = model.generation_config
-    assert facts.training_words == {"de": "der geht mann", "en": "goes hand many the"}
-    assert "HAND" in facts.training_spellings["de"].split() and "HAND" not in facts.training_spellings["en"]
-    check_settings(facts.to_dict())
+    facts = facts_of(model.generation_config, tokenizer)
+    assert facts.words == {"de": "Hand der geht mann", "en": "goes hand many the"}
+    assert "Hand" in facts.spellings["de"].split() and "Hand" not in facts.spellings["en"]
+    check_settings(model.generation_config.to_dict())
     preparation = Preparation(model, tokenizer)
     for direction, text in {("de", "en"): "hte mann gose", ("en", "de"): "the mnan goes"}.items():
         assert preparation.sentence("hte mnan gose", direction=direction).text == text
@@ -104,8 +105,9 @@ def test_words_of_the_only_source_language_are_not_those_of_others(tmp_path):
     path = write(tmp_path / "pairs.tsv", tsv([("the dog goes", "der Hund geht")] * 20))
     corpora = [f"{{file: {path}, source_lang: en, target_lang: {target}}}" for target in ("de", "es")]
     listed = write(tmp_path / "corpora.yaml", f"corpora: [{', '.join(corpora)}]")
-    model = set_up(tmp_path / "run", corpora=listed, max_steps=2, eval_strategy="no").trainer.model
-    assert model.generation_config.training_words == {"en": "dog goes the"}
+    experiment = set_up(tmp_path / "run", corpora=listed, max_steps=2, eval_strategy="no")
+    facts = facts_of(experiment.trainer.model.generation_config, experiment.tokenizer)
+    assert facts.words == {"en": "dog goes the"}
 
 
 class TestTokens:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import AddedToken
-from transformers import GenerationConfig, TrainerState
+from transformers import TrainerState
 
 from experiments import assert_equal_weights, set_up, train, weights, write_splits
 from hf_vanilla_transformer.data.augmentation import has_placeholders
@@ -15,9 +15,7 @@ from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
-from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.training.callbacks import SamplerEpoch
@@ -240,63 +238,6 @@ def test_scores_of_evaluations_are_those_of_protected_references(tmp_path):
     width = max(map(len, labels))
     padded = torch.tensor([[*ids, *[-100] * (width - len(ids))] for ids in labels]).numpy()
     assert trainer.compute_metrics(type("Prediction", (), {"predictions": padded}))["exact_match"] == 100
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("several", [False, True])
-def test_the_model_knows_its_training_sources(tmp_path, streaming, several):
-    long = "Ants run. Bees fly. Cats sleep all day." if several else "Ants and bees and cats and dogs"
-    pairs = [(long if i % 4 == 0 else f"Ant {i}", "ANT BEE CAT DOG EEL") for i in range(40)]
-    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
-    options = {**files, "streaming": streaming, "max_steps": 2, "eval_strategy": "no"}
-    experiment = set_up(tmp_path / "run", **options)
-    experiment.trainer.save_model(tmp_path / "model")
-    settings = load_model(tmp_path / "model").generation_config
-    assert settings.training_source_length == max(len(experiment.tokenizer(s)["input_ids"]) for s, _ in pairs)
-    assert settings.training_paragraphs is several and settings.training_capitals is True
-    assert settings.training_numbers is True
-    assert GenerationConfig.from_pretrained(tmp_path / "model").to_diff_dict()["training_paragraphs"] is several
-    # Exports keep them too.
-    check_settings(settings.to_dict())
-    assert "training_source_length" in json.loads((tmp_path / "model" / "generation_config.json").read_text())
-
-
-def test_a_model_of_text_without_numbers_knows_none(tmp_path):
-    pairs = [("Ant 1" if i == 0 else "Ant bee", "ANT BEE") for i in range(40)]
-    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
-    experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
-    settings = experiment.trainer.model.generation_config
-    assert settings.training_numbers is False and settings.training_marks == ""
-
-
-def test_how_the_training_sources_are_written(tmp_path):
-    pairs = [
-        ("Ant’s “bee”" if i == 0 else "Ant’s bee" if i % 2 else "An Ant, Ant, ant", "ANT — BEE") for i in range(600)
-    ]
-    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "source_lang": "en", "target_lang": "de"}
-    settings = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no").trainer.model.generation_config
-    assert settings.training_marks == "’" and settings.training_spellings == "Ant"
-    assert settings.training_upper_case is False
-    assert settings.training_words == "Ant ant bee" and settings.training_lookalikes == ""
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_frequent_words_and_their_lookalikes(tmp_path, streaming):
-    pairs = [(f"The dogs run {number}" if number % 700 else "A dgos", "PERROS") for number in range(1, 2001)]
-    train = write(tmp_path / "train.tsv", tsv(pairs))
-    options = {"train_file": train, "source_lang": "en", "target_lang": "de", "streaming": streaming}
-    settings = set_up(tmp_path / "run", **options, max_steps=2, eval_strategy="no").trainer.model.generation_config
-    assert settings.training_words == "The dogs run" and settings.training_lookalikes == "dgos"
-
-
-def test_a_model_of_text_in_capitals_knows_them(tmp_path):
-    """Case matters, as in SMILES, where lower-case letters are atoms in rings."""
-    pairs = [("CCC" if i % 4 == 0 else "c1ccccc1CO", "CCC") for i in range(40)]
-    files = {"train_file": write(tmp_path / "train.tsv", tsv(pairs)), "tokenizer_algorithm": "character"}
-    experiment = set_up(tmp_path / "run", **files, max_steps=2, eval_strategy="no")
-    assert experiment.trainer.model.generation_config.training_upper_case is True
-    sentence = Preparation(experiment.trainer.model, experiment.tokenizer).sentence("CCC")
-    assert sentence.text == "CCC" and sentence.finished("Cc")[0] == "Cc"
 
 
 def run_as_process(folder):

@@ -59,7 +59,7 @@ def test_a_model_that_never_ends(teacher, tmp_path, monkeypatch):
     monkeypatch.setattr(synthetic.logger, "warning", warning)
     files_of(teacher, ENGLISH, tmp_path / "ends")
     warning.assert_not_called()
-    monkeypatch.setattr(synthetic, "output_limit", lambda *args: 0)
+    monkeypatch.setattr(synthetic, "is_cut_off", lambda _: True)
     text = files_of(teacher, ENGLISH, tmp_path / "never")
     expected = f"{text.translations}: no translation is usable; train its model for longer"
     warning.assert_called_once_with(expected)
@@ -149,7 +149,7 @@ class TestBackTranslation:
 
     @pytest.fixture(autouse=True)
     def _long_translations_are_kept(self, monkeypatch):
-        monkeypatch.setattr(synthetic, "output_limit", lambda *args: 1000)
+        monkeypatch.setattr(synthetic, "is_cut_off", lambda _: False)
 
     def test_text_becomes_targets(self, given, teacher, tmp_path, monkeypatch):
         messages = []
