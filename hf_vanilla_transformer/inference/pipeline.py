@@ -74,8 +74,8 @@ class TranslationPipeline(Base):
     in the model's `task_specific_params`, as in T5.
 
     An iterator or a `KeyDataset` gives an iterator over lists of dicts. If neither call nor model bounds the output,
-    it may have 50 tokens more than its source (section 6.1 of the paper), or as many as in training. Pipeline and call accept all other settings
-    of `generate()`.
+    it may have 50 tokens more than its source (section 6.1 of the paper), or as many as in training.
+    Pipeline and call accept all other settings of `generate()`.
 
     Call it with:
         inputs: A text; a list, tuple or `datasets` column of texts; an iterator over texts, or a dataset.

@@ -210,19 +210,18 @@ def _case_rule(evidence: Evidence, case: Case) -> Rule:
 
 
 def _restore_case(evidence: Evidence) -> Rule:
-    """Capitals of sources go with capitals of targets: in words or, if too few have them, at the start of both."""
+    """Capitals of sources go with capitals of targets: at the start of most, and in words if some have them."""
     counts, size = evidence.counts, evidence.size
     both, own = counts["both capital word"], counts["capital word"]
     others, without = counts["target capital word"] - both, size - own
-    if own >= FEW_CAPITAL_WORDS:
-        is_on = both / own > max(MIN_CAPITALS, CAPITAL_LIFT * others / max(1, without))
-        why = (
-            f"{both} of {own} sources with words in capitals, and {others} of {without} others, have targets with some"
-        )
-        return Rule(is_on, why)
-    is_prose = counts["target capitals"] < MAX_CAPITALS * counts["target letters"]
-    is_on = is_prose and evidence.share("both capital") >= COPIED_SHARE
-    return Rule(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")
+    if counts["both capital"] < MOST * size or own < FEW_CAPITAL_WORDS:
+        is_on = evidence.share("both capital") >= COPIED_SHARE
+        is_on &= counts["target capitals"] < MAX_CAPITALS * counts["target letters"]
+        return Rule(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")
+    is_on = both / own > max(MIN_CAPITALS, CAPITAL_LIFT * others / max(1, without))
+    return Rule(
+        is_on, f"{both} of {own} sources with words in capitals, {others} of {without} others have targets with some"
+    )
 
 
 def _no_letters(evidence: Evidence) -> Rule:

@@ -85,7 +85,7 @@ def _why(gains: Sequence[float], pairs: int) -> str:
 
 
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
-    """Return the rules that change a source, if its tokens change; of a source in another case, only that of the case."""
+    """Return the rules that change a source, if its tokens change; for one in another case, only that of the case."""
     rules = preparation.rules_used(pair.source, pair.direction)
     if pair.case is not None:
         rules &= {CASE_RULES[pair.case]}

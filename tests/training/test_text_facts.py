@@ -56,7 +56,7 @@ def test_how_the_training_sources_are_written(tmp_path):
     ]
     facts = facts_on(tmp_path, pairs)
     assert facts.marks == "'’" and facts.spellings == {"": "Ant"} and "numbers" in facts.active
-    assert facts.words == {"": "Ant bee"} and facts.lookalikes == {"": ""}
+    assert facts.words == {"": "Ant ant bee"} and facts.lookalikes == {"": ""}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
