@@ -17,7 +17,8 @@ With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "s
 is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
 several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
 translated in pieces, "corrected" if it had typos that were corrected, "limit" if a translation ended at the length
-limit, and "short" if one is suspiciously short.
+limit, and "short" if one is suspiciously short. "pivot" is the language that it went through: a multilingual model
+translates a direction without training pairs through a language that has them, unless --pivot none.
 Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
 Text unlike that of training is prepared by rules that training proved, such as copying links and emoji, or translating
 capitals into capitals; --raw turns them off, --rules names others. A --protect file has regular expressions for more
@@ -73,6 +74,7 @@ from .prompt import answer_lines
 SEARCH_OPTIONS = (
     "num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size", "split_sentences", "raw",
     "rules",
+    "pivot",
 )  # fmt: skip  # a table, not an expression
 
 # Settings that a resumed run must share with the interrupted one, besides model and input. Batch size, which may have
@@ -116,6 +118,8 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     weight = "Weight of --rerank_model relative to the translating model (default: 1)."
     search.add_argument("--rerank_weight", type=float, help=weight)
+    pivot = "Translate through this language; none: directly. Default: through another if training had no such pairs."
+    search.add_argument("--pivot", metavar="none|LANG", help=pivot)
     max_source_length = "Truncate sources to this many tokens; the number truncated is reported."
     search.add_argument("--max_source_length", type=Number(int, Range(ge=2)), help=parser.advanced(max_source_length))
     compute = parser.add_argument_group("computation")

@@ -60,12 +60,14 @@ class Hypothesis:
         remarks: "cut" if the source had a sentence longer than any in training, which was translated in pieces;
             "corrected" if typos in it were corrected; "limit" if the translation ended at the length limit; "short" if
             it is empty or much shorter than its source. None if there are no remarks.
+        pivot: The language that the translation went through; None if it was translated directly.
     """
 
     text: str
     score: float | None = None
     alignment: list[Link] | None = None
     remarks: list[str] | None = None
+    pivot: str | None = None
 
 
 class Generated(NamedTuple):

@@ -1,6 +1,6 @@
 """Languages of a tokenizer: those of a multilingual model, or the single pair that it was trained for."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, repeat
 from typing import Any
 
@@ -15,6 +15,9 @@ logger = logging.get_logger(__name__)
 Direction = tuple[str, str]
 # One for all sentences, or one for each; None for the tokenizer's current one.
 Languages = str | Iterable[str | None] | None
+
+# The value of `pivot` that translates every direction directly.
+DIRECTLY = "none"
 
 # Most directions listed in a message.
 MAX_LISTED = 50
@@ -34,7 +37,7 @@ def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) ->
             )
         return {}
     if has_tags(tokenizer):
-        tokenizer.src_lang, tokenizer.tgt_lang = _checked_direction(tokenizer, src_lang, tgt_lang)
+        tokenizer.src_lang, tokenizer.tgt_lang = _warned(tokenizer, _checked_direction(tokenizer, src_lang, tgt_lang))
         return {}
     src_lang, tgt_lang = src_lang or tokenizer.src_lang, tgt_lang or tokenizer.tgt_lang
     inputs = tokenizer._build_translation_inputs("", return_tensors=None, src_lang=src_lang, tgt_lang=tgt_lang)
@@ -43,18 +46,20 @@ def set_languages(tokenizer: Any, src_lang: str | None, tgt_lang: str | None) ->
 
 
 def directions_of(
-    tokenizer: Any, src_lang: Languages, tgt_lang: Languages
+    tokenizer: Any, src_lang: Languages, tgt_lang: Languages, may_pivot: bool = False
 ) -> tuple[Iterator[Direction | None], dict[str, int]]:
     """Return the direction of each sentence, for `tag_sources`, and the options `generate()` needs for the languages.
 
-    A tokenizer whose sources have no tags is set to the languages, which must be the same for all sentences.
+    A tokenizer whose sources have no tags is set to the languages, which must be the same for all sentences. Logs a
+    warning for zero-shot directions unless it `may_pivot`, which leaves that to `choose_pivot`.
 
     Raises:
         ValueError: As for `set_languages`, also while iterating over the directions.
     """
     if has_tags(tokenizer):
         sources, targets = _each(src_lang, tokenizer.src_lang), _each(tgt_lang, tokenizer.tgt_lang)
-        return (_checked_direction(tokenizer, *pair) for pair in zip(sources, targets, strict=False)), {}
+        pairs = (_checked_direction(tokenizer, *pair) for pair in zip(sources, targets, strict=False))
+        return pairs if may_pivot else (_warned(tokenizer, pair) for pair in pairs), {}
     options = {}
     if src_lang is not None or tgt_lang is not None:
         if not all(given is None or isinstance(given, str) for given in (src_lang, tgt_lang)):
@@ -78,6 +83,78 @@ def set_language_ids(model: PreTrainedModel, tokenizer: Any) -> None:
     settings: Any = model.generation_config
     settings.language_ids = list(tokenizer.lang_code_to_id.values())
     # Settings derived from the configuration would be saved without fields unknown to transformers.
+    settings._from_model_config = False
+
+
+def pivot_of(tokenizer: Any, direction: Direction, recorded: Mapping[str, str]) -> str | None:
+    """Return the language that a direction without training pairs goes through; None if it is translated directly.
+
+    By default the first language of `tokenizer.directions` that has training pairs for both legs.
+
+    Args:
+        tokenizer: A tokenizer whose sources have tags.
+        direction: Source and target language.
+        recorded: Decisions that replace the default, such as {"de-fr": "en", "fr-es": ""}; "" stands for directly.
+    """
+    (source, target), known = direction, tokenizer.directions
+    if source == target or direction in known:
+        return None
+    default = next((middle for start, middle in known if start == source and (middle, target) in known), "")
+    return recorded.get(f"{source}-{target}", default) or None
+
+
+def choose_pivot(
+    tokenizer: Any, recorded: Mapping[str, str], wanted: str | None, direction: Direction | None
+) -> str | None:
+    """Return the language to translate a direction through, None for directly.
+
+    Logs a warning if that follows from training without pairs of the direction.
+
+    Args:
+        tokenizer: Any tokenizer.
+        recorded: As for `pivot_of`.
+        wanted: `DIRECTLY`, a language for all directions but its own, or None for `pivot_of`.
+        direction: Source and target language; None if sources have no tags.
+
+    Raises:
+        ValueError: Sources have no tags, or the model was not trained on a leg.
+    """
+    if direction is None:
+        if wanted not in (None, DIRECTLY):
+            raise ValueError(f"`pivot` {wanted} needs a multilingual model of this package; leave it out")
+        return None
+    (source, target), known = direction, tokenizer.directions
+    if wanted is None:
+        pivot = pivot_of(tokenizer, direction, recorded)
+    else:
+        pivot = None if wanted in (DIRECTLY, *direction) else wanted
+    if pivot is None:
+        _warned(tokenizer, direction)
+        return None
+    for leg in ((source, pivot), (pivot, target)):
+        if leg not in known:
+            raise ValueError(
+                f"{source} to {target} cannot go through {pivot}: the model was not trained to translate "
+                f"{' to '.join(leg)}; choose another `pivot`, or none"
+            )
+    if wanted is None:
+        logger.warning_once(
+            f"{source} to {target} goes through {pivot}: the model was not trained on pairs of this direction "
+            f"(`pivot` {DIRECTLY} translates directly)"
+        )
+    return pivot
+
+
+def recorded_pivots(model: Any) -> Mapping[str, str]:
+    """Return the decisions for `pivot_of` recorded with a model."""
+    return getattr(model.generation_config, "pivots", None) or {}
+
+
+def set_pivots(model: PreTrainedModel, pivots: dict[str, str]) -> None:
+    """Record decisions for `pivot_of` in the generation settings."""
+    settings: Any = model.generation_config
+    settings.pivots = pivots
+    # As in `set_language_ids`.
     settings._from_model_config = False
 
 
@@ -192,8 +269,16 @@ def _checked_direction(tokenizer: Any, source: str | None, target: str | None) -
             raise ValueError(
                 f"the model was not trained to translate to {target}, only to {', '.join(_targets(known))}"
             )
-        logger.warning_once(f"{source} to {target} is zero-shot: the model was not trained on pairs of this direction")
     return source, target
+
+
+def _warned(tokenizer: Any, direction: Direction) -> Direction:
+    """Return the direction, after a warning if training had no pairs of it."""
+    if direction not in tokenizer.directions:
+        logger.warning_once(
+            f"{' to '.join(direction)} is zero-shot: the model was not trained on pairs of this direction"
+        )
+    return direction
 
 
 def _targets(directions: Iterable[Direction]) -> list[str]:

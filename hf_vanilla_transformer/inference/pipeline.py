@@ -21,7 +21,15 @@ from ..options import check_choice
 from ..text.facts import ENTRY
 from ..text.sentences import Layout
 from .decoding import BatchTranslator, Generated, Source, encode
-from .languages import check_direction, directions_of, is_multilingual
+from .languages import (
+    DIRECTLY,
+    check_direction,
+    choose_pivot,
+    directions_of,
+    has_tags,
+    is_multilingual,
+    recorded_pivots,
+)
 from .loading import check_finite
 from .output_limits import LENGTH_BOUNDS
 from .preparation import Preparation, SplitSentences
@@ -93,6 +101,7 @@ class TranslationPipeline(Base):
         src_lang: Source language, for multilingual tokenizers (NLLB, mBART-50, M2M100, ...); by default that of the
             task's name, else the tokenizer's current one.
         tgt_lang: Target language, likewise.
+        pivot: As for `translate_lines`.
 
     Raises:
         ValueError: An input is not text, the model is not an encoder-decoder or translates the opposite direction,
@@ -105,9 +114,12 @@ class TranslationPipeline(Base):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    def __init__(self, *args: Any, local_files_only: bool | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, local_files_only: bool | None = None, pivot: str | None = None, **kwargs: Any
+    ) -> None:
         """Take the arguments of `transformers.pipeline`, which has already applied `local_files_only`."""
         super().__init__(*args, **kwargs)
+        self._pivot = pivot
         if not (self.model.can_generate() and self.model.config.is_encoder_decoder):
             raise ValueError(f"{type(self.model).__name__} is not an encoder-decoder with `generate()`; use one")
         if self.tokenizer is None:
@@ -125,7 +137,11 @@ class TranslationPipeline(Base):
         self._prefix = tasks.get(self.task, {}).get("prefix", "")
         self._prepared: tuple[Any, Preparation] | None = None
 
-    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, pivot: str | None = None, **kwargs: Any) -> Any:
+        if through := self._chosen_pivot(pivot or self._pivot, **kwargs):
+            inputs = self._first_leg(inputs, through, kwargs)
+            # A worker process cannot run the first leg.
+            kwargs |= {"src_lang": through, "num_workers": 0}
         if isinstance(inputs, str):
             return super().__call__(checked_sentence(inputs, 1), **kwargs)
         if isinstance(inputs, Sequence):
@@ -137,6 +153,25 @@ class TranslationPipeline(Base):
             return super().__call__(CheckedDataset(inputs), **kwargs)
         raise ValueError(f"the input is a {type(inputs).__name__}, not text; pass a string or a list of strings")
 
+    def _chosen_pivot(
+        self, wanted: str | None, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any
+    ) -> str | None:
+        """Return the language that a call goes through, None for directly."""
+        direction, languages = None, self._call_languages(src_lang, tgt_lang)
+        if has_tags(self.tokenizer):
+            direction = next(directions_of(self.tokenizer, *languages, may_pivot=True)[0])
+        return choose_pivot(self.tokenizer, recorded_pivots(self.model), wanted, direction)
+
+    def _first_leg(self, inputs: Any, pivot: str, options: dict[str, Any]) -> Any:
+        """Return the best translations into another language, lazily unless the inputs are text or a sequence."""
+        outputs = {"num_return_sequences": 1, "return_scores": False, "return_tensors": False, "return_text": True}
+        results = self(inputs, **{**options, **outputs, "tgt_lang": pivot, "pivot": DIRECTLY})
+        if isinstance(inputs, str):
+            return results[0]["translation_text"]
+        if isinstance(inputs, Sequence):
+            return [each["translation_text"] for each in results]
+        return (each["translation_text"] for (each,) in results)
+
     def score(
         self,
         sources: Sequence[str],
@@ -147,9 +182,7 @@ class TranslationPipeline(Base):
         **options: Any,
     ) -> list[Score]:
         """Score each target as a translation of its source; see `hf_vanilla_transformer.score`."""
-        own = self._preprocess_params
-        languages = self._languages(src_lang or own.get("src_lang"), tgt_lang or own.get("tgt_lang"))
-        options |= zip(("src_lang", "tgt_lang"), languages, strict=True)
+        options |= zip(("src_lang", "tgt_lang"), self._call_languages(src_lang, tgt_lang), strict=True)
         return score(self.model, self.tokenizer, [self._prefix + each for each in sources], targets, **options)
 
     def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
@@ -206,6 +239,11 @@ class TranslationPipeline(Base):
                 "layout": layout,
                 "is_last": i == len(sentences),
             }
+
+    def _call_languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """Return the languages of a call, defaulting to those of the pipeline."""
+        own = self._preprocess_params
+        return self._languages(src_lang or own.get("src_lang"), tgt_lang or own.get("tgt_lang"))
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
         """Return the languages, defaulting to the current ones of a multilingual tokenizer."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from os import PathLike
 from re import Pattern
@@ -23,9 +24,10 @@ from .alignment import word_alignments
 from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, Source, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
-from .languages import Languages, directions_of
+from .languages import DIRECTLY, Languages, choose_pivot, directions_of, recorded_pivots
 from .loading import load_model, load_tokenizer
 from .output_limits import OutputLimits, row_limit_options
+from .pivoting import after, legs
 from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
 from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 
@@ -118,6 +120,7 @@ def translate_lines(
     source_prefix: str = "",
     src_lang: Languages = None,
     tgt_lang: Languages = None,
+    pivot: str | None = None,
     **generation_options: Any,
 ) -> Iterator[list[Hypothesis]]:
     """Translate a stream of lines of any length, chunk by chunk, in order.
@@ -153,23 +156,28 @@ def translate_lines(
         src_lang: Source language, for multilingual models; None for the tokenizer's current one. Models of this
             package also take a language for each line.
         tgt_lang: Target language, likewise.
+        pivot: Language to translate through, for models of this package with several directions; "none" for direct
+            translation. By default, a direction without training pairs goes through a language with training pairs
+            for both legs, unless the model records another choice, or there is a glossary or reranker.
         **generation_options: Passed on to `generate()`: `num_beams`, `length_penalty`, `do_sample`, ... By default an
             output may have `EXTRA_OUTPUT_TOKENS` more tokens than its source, or as many as training had. Bounds never
             exceed the model's positions.
 
     Yields:
         `num_hypotheses` hypotheses for each line. The score of several sentences is the mean over those that were
-        translated.
+        translated. Through another language, they are translations of the best one into it, with their own scores,
+        and alignments are composed.
 
     Raises:
         ValueError: An option is out of range, the model lacks a language, there are more hypotheses than beams, a line
             is not a string, a regular expression is invalid, a score is NaN, the tokenizer cannot align, there is only
-            one hypothesis to rerank, or a glossary cannot be followed: when sampling, with a model not from
-            transformers, or because the vocabulary cannot write a translation or the length bound leaves no room.
+            one hypothesis to rerank, `pivot` is not a language of training for a direction or comes with a glossary or
+            reranker, or a glossary cannot be followed: when sampling, with a model not from transformers, or because
+            the vocabulary cannot write a translation or the length bound leaves no room.
     """
     if with_alignments:
         check_fast(tokenizer)
-    directions, options = directions_of(tokenizer, src_lang, tgt_lang)
+    directions, options = directions_of(tokenizer, src_lang, tgt_lang, may_pivot=True)
     options |= generation_options
     translator = BatchTranslator(
         model, tokenizer, num_hypotheses, max_tokens, with_scores or reranker is not None, options, glossary
@@ -183,6 +191,11 @@ def translate_lines(
     check_choice(SplitSentences, split_sentences=split_sentences)
     if raw and split_sentences == "always":
         raise ValueError("`raw` does not split sentences, but `split_sentences` is always; leave one of them out")
+    if reranker is not None or (glossary is not None and glossary.entries):
+        if pivot not in (None, DIRECTLY):
+            raise ValueError(f"`pivot` {pivot} goes with neither glossary nor reranker; leave it out")
+        pivot = DIRECTLY
+    pivot_for = partial(choose_pivot, tokenizer, recorded_pivots(model), pivot)
     preparation = Preparation(model, tokenizer, protect, raw, source_prefix, rules)
     limit = tightest_limit(max_source_length, position_limit(model.config))
     blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
@@ -190,9 +203,8 @@ def translate_lines(
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
-            while chunk := list(islice(iterator, chunk_size)):
-                # Only as many as there are lines; `directions` may be infinite.
-                line_directions = list(islice(directions, len(chunk)))
+            for leg in legs(iterator, directions, chunk_size, pivot_for):
+                chunk, line_directions = leg.lines, leg.directions
                 layouts = [
                     preparation.layout(line, split_sentences, direction and direction[0])
                     for line, direction in zip(chunk, line_directions, strict=True)
@@ -203,7 +215,7 @@ def translate_lines(
                     for each in layout.sentences
                 ]
                 if bar.total is not None:
-                    bar.total += len(sentences) - len(chunk)
+                    bar.total += len(sentences) - len(chunk) * leg.is_last
                 texts = [sentence.given for sentence in sentences]
                 ids, truncated = encode(tokenizer, texts, limit, [sentence.direction for sentence in sentences])
                 placeholders = [sentence.placeholders for sentence in sentences]
@@ -211,10 +223,16 @@ def translate_lines(
                 results = translator.translate_chunk(sources, bar)
                 if reranker is not None:
                     results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
+                if not leg.is_last:
+                    results = [hypotheses[:1] for hypotheses in results]
                 rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
-                counts.update(lines=len(chunk), sentences=len(sentences), truncated=truncated)
-                for layout in layouts:
+                counts.update(lines=len(chunk) * leg.is_last, sentences=len(sentences), truncated=truncated)
+                for layout, first in zip(layouts, leg.firsts, strict=True):
                     hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
+                    if not leg.is_last:
+                        leg.best.append(hypotheses[0])
+                        continue
+                    hypotheses = after(first, hypotheses)
                     counts.update(hypotheses[0].remarks or ())
                     yield hypotheses
     finally:
@@ -316,6 +334,7 @@ def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
         sum(counted) / len(counted) if counted else None,
         alignment,
         _sorted(found),
+        next((each.pivot for each in hypotheses if each.pivot), None),
     )
 
 

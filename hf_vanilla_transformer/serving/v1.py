@@ -70,6 +70,9 @@ class TextResponse(BaseModel):
         description="cut: a sentence was longer than any in training and was translated in pieces; corrected: typos "
         "were corrected; short: a translation is suspiciously short.",
     )
+    pivot: str | None = Field(
+        None, description="Language that the translation went through, if training had no pairs of the direction."
+    )
 
 
 class TranslationResponse(BaseModel):
@@ -101,6 +104,7 @@ def _text_response(translated: TranslatedText) -> TextResponse:
     return TextResponse(
         text=translated.joined().text,
         remarks=translated.joined().remarks,
+        pivot=translated.joined().pivot,
         sentences=[
             SentenceResponse(source=source, hypotheses=[HypothesisResponse(**vars(each)) for each in hypotheses])
             for source, hypotheses in rows

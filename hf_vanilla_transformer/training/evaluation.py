@@ -20,7 +20,7 @@ from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
-from ..inference.languages import has_tags, set_languages
+from ..inference.languages import DIRECTLY, has_tags, pivot_of, set_languages, set_pivots
 from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
 from ..inference.translation import translate
@@ -38,6 +38,9 @@ SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
 
 # Validation pairs for choosing alignment heads, and training pairs for their word statistics: a few seconds.
 ALIGNED_PAIRS, STATISTICS_PAIRS = 300, 10_000
+
+# Validation pairs of a direction for choosing whether it goes through another language.
+PIVOTED_PAIRS = 200
 
 
 class Sample(NamedTuple):
@@ -184,6 +187,7 @@ class Evaluation:
         self.choose_alignment_heads(trained)
         facts = self.prove_rules(trained)
         model, chosen = self.choose_model()
+        self.choose_pivots(model)
         translations, scores, fault = self.score_test(model)
         split, samples = self.translate_samples(model)
         rules = {name: rule._asdict() for name, rule in facts.rules.items()}
@@ -221,9 +225,7 @@ class Evaluation:
         """
         args, validation, (models, averaged) = self.args, self.text.validation, self._candidates
         entries = dict(averaged)
-        metric = args.metric_for_best_model if validation is not None else None
-        if validation is not None and metric not in METRICS:
-            metric = "chrf" if bleu_fault(validation["target"][:], args.bleu_tokenize) else "bleu"
+        metric = None if validation is None else self.deciding_metric(validation)
         for name, model in models.items():
             if validation is not None:
                 translations = self.translations(model, validation)
@@ -238,6 +240,34 @@ class Evaluation:
         if metric:
             entries["chosen_model_metric"] = metric
         return models[best], entries | {"chosen_model": best}
+
+    def deciding_metric(self, pairs: datasets.Dataset) -> str:
+        """Return the metric of the best model or, if that is the loss, BLEU or chrF, whichever suits the pairs."""
+        if (metric := self.args.metric_for_best_model) in METRICS:
+            return cast(str, metric)
+        return "chrf" if bleu_fault(pairs["target"][:], self.args.bleu_tokenize) else "bleu"
+
+    def choose_pivots(self, model: PreTrainedModel) -> dict[str, str]:
+        """Record which directions without training pairs are better translated through another language.
+
+        Returns the choice for each such direction of the validation pairs, as for `pivot_of`. The model keeps its own
+        if there is none.
+        """
+        validation, pivots = self.text.validation, dict[str, str]()
+        if validation is None or not has_tags(self.tokenizer):
+            return pivots
+        metric, tokenize = self.deciding_metric(validation), self.args.bleu_tokenize
+        for (source, target), rows in self.text.rows_by_direction(validation).items():
+            if source and target and (pivot := pivot_of(self.tokenizer, (source, target), {})):
+                tried = validation.select(rows[:PIVOTED_PAIRS])
+                through, directly = (
+                    scores_by_direction(self.text, tried, self.translations(model, tried, way), tokenize)[metric]
+                    for way in (pivot, DIRECTLY)
+                )
+                pivots[f"{source}-{target}"] = pivot if through >= directly else ""
+        if pivots:
+            set_pivots(model, pivots)
+        return pivots
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that best agree with statistical word alignments, unless alignment heads are already set.
@@ -278,9 +308,9 @@ class Evaluation:
             return []
         return [self.text.parts[number].direction for number in part_numbers(pairs)]
 
-    def translations(self, model: PreTrainedModel, pairs: datasets.Dataset) -> list[str]:
+    def translations(self, model: PreTrainedModel, pairs: datasets.Dataset, pivot: str | None = None) -> list[str]:
         """Translate the sources of pairs as `translate` does by default."""
-        return self._translated(model, pairs["source"][:], self.directions(pairs))
+        return self._translated(model, pairs["source"][:], self.directions(pairs), pivot=pivot)
 
     def _translated(
         self, model: PreTrainedModel, sources: Sequence[str], directions: Sequence[Any], **options: Any
