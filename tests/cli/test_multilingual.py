@@ -49,6 +49,31 @@ def test_reranking_reverses_the_direction(folder, files, capsys):
     assert [each[0]["score"] for each in found] == pytest.approx([each.score for (each,) in expected], abs=1e-4)
 
 
+def test_through_another_language(folder, files, capsys, tmp_path, refusal):
+    model, tokenizer = build("multilingual")
+    options = {"src_lang": "es", "tgt_lang": "de", "with_scores": True}
+    command = f"translate --model {folder} --source_lang es --target_lang de --format json --input {files[1]}".split()
+    through, direct = (translate(model, tokenizer, ENGLISH, **options, pivot=pivot) for pivot in ("en", "none"))
+    assert through != direct
+    for given, expected in (([], through), (["--pivot", "none"], direct), (["--pivot", "en"], through)):
+        found = [json.loads(line)["hypotheses"] for line in run(capsys, *command, *given)]
+        assert [each["text"] for (each,) in found] == [each.text for (each,) in expected]
+        assert [each.get("pivot") for (each,) in found] == [each.pivot for (each,) in expected]
+    assert "es to de cannot go through fr" in refusal(*command, "--pivot", "fr")
+
+
+def test_a_resumed_run_has_the_same_pivot(folder, capsys, tmp_path, refusal):
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(b"a dog\n\xff\n")
+    command = f"translate --model {folder} --source_lang es --target_lang de --chunk_size 1 --output {output}".split()
+    assert "line 2" in refusal(*command, "--input", str(source))
+    source.write_text("a dog\na cat\n")
+    error = refusal(*command, "--input", str(source), "--resume", "--pivot", "none")
+    assert "was started with another model, other settings" in error
+    run(capsys, *command, "--input", str(source), "--resume")
+    assert len(output.read_text().splitlines()) == 2
+
+
 def test_without_a_direction_those_that_there_are_are_listed(folder, files, refusal):
     for command in (("translate", "--input", files[1]), ("score", *files), ("align", *files)):
         error = refusal(*command, "--model", folder)

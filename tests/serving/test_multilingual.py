@@ -74,7 +74,14 @@ def test_by_the_interfaces(engine):
         (best,) = translate(*build("multilingual"), ENGLISH[:1], src_lang=source, tgt_lang=target)[0]
         assert answer.json()["translatedText"] == best.text
         answer = client.post("/v1/translations", json={"text": ENGLISH[0], "source": source, "target": target})
-        assert answer.json()["translations"][0]["text"] == best.text
+        (text,) = answer.json()["translations"]
+        assert text["text"] == best.text
+        assert text.get("pivot") == best.pivot == ("en" if (source, target) == ("es", "de") else None)
+    given = {"text": "a cat. two dogs", "source": "es", "target": "de", "num_hypotheses": 2}
+    (text,) = client.post("/v1/translations", json=given).json()["translations"]
+    assert text["pivot"] == "en" and len(text["sentences"]) == 2
+    (text,) = client.post("/v1/translations", json=given | {"glossary": {"cat": "gato"}}).json()["translations"]
+    assert "pivot" not in text
     assert client.post("/translate", json={"q": "a", "source": "en", "target": "fr"}).status_code == 400
 
 

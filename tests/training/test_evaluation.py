@@ -5,14 +5,19 @@ import pytest
 from transformers import AutoTokenizer
 
 from experiments import assert_equal_weights, sentences, weights
+from hf_vanilla_transformer import VanillaTransformerMultilingualTokenizer
+from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.data.encoding import LengthLimits
+from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.callbacks import METRICS
 from hf_vanilla_transformer.training.checkpoints import average_checkpoints, last_checkpoints
 from hf_vanilla_transformer.training.evaluation import Evaluation
 from hf_vanilla_transformer.training.text_splits import TextSplits
+from translators import SHARED, build, save_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,3 +129,51 @@ class TestSamples:
         third = ("a " * 5, "b") if limits.source == 5 else ("a", "")
         pairs = pairs_of([("a " * 300, "b"), ("a", "b " * 300), third, ("c", "d")])
         assert samples_of(TextSplits(pairs), words, limits)[1] == [{"source": "c", "target": "d"}]
+
+
+class TestPivots:
+    """Of a model of two directions from and to English, evaluated from Spanish to German too."""
+
+    @pytest.fixture
+    def evaluated(self, monkeypatch):
+        """An evaluation of es-de and es-en, and the translations of es-de by `pivot`."""
+        directions = [("es", "en"), ("en", "de"), ("es", "de")]
+        parts = tuple(Part(*pair, weight=0 if pair == ("es", "de") else 1) for pair in directions)
+        rows = {"source": ["x"] * 302, "target": ["the small black cat sleeps"] * 302, PART_COLUMN: [0] + [2] * 301}
+        pairs = datasets.Dataset.from_dict(rows)
+        tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(SHARED, directions[:2])
+        outputs = {"none": "the small black cat", "en": "the small black cat sleeps"}
+        tried = []
+
+        def translations(self, model, pairs, pivot):
+            tried.append((set(pairs[PART_COLUMN]), len(pairs), pivot))
+            return [outputs[pivot]] * len(pairs)
+
+        monkeypatch.setattr(Evaluation, "translations", translations)
+        args = VanillaTransformerTrainingArguments("unused", use_cpu=True)
+        return Evaluation(TextSplits(pairs, validation=pairs, parts=parts), tokenizer, args), outputs, tried
+
+    def test_the_better_way_is_recorded(self, evaluated, tmp_path):
+        evaluation, outputs, tried = evaluated
+        model, _ = save_translator("multilingual", tmp_path)
+        assert evaluation.choose_pivots(model) == {"es-de": "en"} == model.generation_config.pivots
+        # Only the direction without training pairs.
+        assert tried == [({2}, 200, "en"), ({2}, 200, "none")]
+        outputs["en"] = "the cat"
+        assert evaluation.choose_pivots(model) == {"es-de": ""}
+        model.save_pretrained(tmp_path)
+        assert load_model(tmp_path).generation_config.pivots == {"es-de": ""}
+        # If they are equal, as without validation pairs.
+        outputs["en"] = outputs["none"]
+        assert evaluation.choose_pivots(model) == {"es-de": "en"}
+
+    def test_nothing_to_choose(self, evaluated, finished):
+        evaluation, _, tried = evaluated
+        text, args = evaluation.text, evaluation.args
+        model, _ = build("multilingual")
+        trained = TextSplits(text.train, validation=text.validation.select([0]), parts=text.parts)
+        without = TextSplits(text.train, parts=text.parts)
+        others = [Evaluation(each, evaluation.tokenizer, args) for each in (trained, without)]
+        for each in (*others, Evaluation(text, SHARED, args)):
+            assert each.choose_pivots(model) == {} and getattr(model.generation_config, "pivots", None) is None
+        assert not tried

@@ -242,6 +242,19 @@ class TestResults:
         example = spanish(sentences(5, 2))[0][0]
         assert f'tokenizer.src_lang, tokenizer.tgt_lang = "de", "es"\ninputs = tokenizer(["{example}"]' in card
 
+    def test_a_direction_without_training_pairs(self, corpora, tmp_path):
+        path = Path(corpora["corpora"])
+        held_out = path.read_text().splitlines()[-1]
+        path.write_text(path.read_text().replace("test:", f"{held_out}\ntest:"))
+        results = train(tmp_path / "run", **corpora, max_steps=1, average_last_checkpoints=0)
+        model, tokenizer = load(tmp_path / "run")
+        (way,) = {"en", ""} & {model.generation_config.pivots["de-es"]}
+        sources = [source for source, _ in spanish(sentences(5, 2))]
+        found = translate(model, tokenizer, sources, src_lang="de", tgt_lang="es", pivot=way or "none")
+        written = (tmp_path / "run" / "test_translations.txt").read_text().splitlines()
+        assert written[-5:] == [best.text for (best,) in found]
+        assert "validation_trained_chrf_de-es" in results
+
     @pytest.mark.slow
     def test_each_direction_is_learned(self, corpora, tmp_path):
         model = {**MODEL, "config_overrides": "d_model=32,encoder_layers=2,decoder_layers=1,dropout=0"}
