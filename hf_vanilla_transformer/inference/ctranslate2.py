@@ -54,7 +54,7 @@ PATIENCE = {True: 1.0, False: 2.0, None: 2.0}
 OTHER_SUPPORTED = {
     *LENGTH_BOUNDS, "alignment_heads", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
     "language_ids", "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id",
-    "pivots", "return_dict_in_generate", "transformers_version", "use_cache",
+    "return_dict_in_generate", "transformers_version", "use_cache",
 }  # fmt: skip  # a table, not an expression
 
 # Prefixes of settings without effect on a search, or only with sampling, beam groups or an assistant model.

@@ -78,11 +78,6 @@ RULES: tuple[tuple[Iterable[str], Callable[[Any], bool], str], ...] = (
         lambda value: _is_text(value) or (isinstance(value, dict) and all(map(_is_text, value.values()))),
         "a string, or an object of strings by language",
     ),
-    (
-        ("pivots",),
-        lambda value: isinstance(value, dict) and all(map(_is_text, [*value, *value.values()])),
-        "an object of strings",
-    ),
     (_ID, _is_id, "the id of a token"),
     (_ENDS, lambda value: _is_ids(value, 1), "the id of a token, or a list of one or more"),
     (_IDS, _is_ids, "the id of a token, or a list of ids"),

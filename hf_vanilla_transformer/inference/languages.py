@@ -1,6 +1,7 @@
 """Languages of a tokenizer: those of a multilingual model, or the single pair that it was trained for."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import permutations, repeat
 from typing import Any
 
@@ -8,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..errors import DataError
+from ..text.facts import TextFacts
 
 logger = logging.get_logger(__name__)
 
@@ -147,15 +149,10 @@ def choose_pivot(
 
 def recorded_pivots(model: Any) -> Mapping[str, str]:
     """Return the decisions for `pivot_of` recorded with a model."""
-    return getattr(model.generation_config, "pivots", None) or {}
-
-
-def set_pivots(model: PreTrainedModel, pivots: dict[str, str]) -> None:
-    """Record decisions for `pivot_of` in the generation settings."""
-    settings: Any = model.generation_config
-    settings.pivots = pivots
-    # As in `set_language_ids`.
-    settings._from_model_config = False
+    # Facts that cannot be used do not matter for text as it is.
+    with suppress(ValueError):
+        return TextFacts.of(model.generation_config).pivots
+    return {}
 
 
 def has_tags(tokenizer: Any) -> bool:

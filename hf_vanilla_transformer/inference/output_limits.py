@@ -33,6 +33,11 @@ class OutputLimits:
         with suppress(ValueError):
             self._facts = TextFacts.of(model.generation_config)
 
+    @property
+    def are_learned(self) -> bool:
+        """Whether training recorded the lengths of its targets."""
+        return bool(self._facts.target_lengths)
+
     def __call__(self, source_length: int, extra: int = 0) -> int:
         """Return the most tokens of an output, start token included, capped at the model's positions.
 

@@ -31,7 +31,7 @@ from .languages import (
     recorded_pivots,
 )
 from .loading import check_finite
-from .output_limits import LENGTH_BOUNDS
+from .output_limits import LENGTH_BOUNDS, OutputLimits
 from .preparation import Preparation, SplitSentences
 from .scoring import Score, Target, score
 from .teacher_forcing import position_limit, tightest_limit
@@ -304,7 +304,7 @@ class TranslationPipeline(Base):
             for name in ("transformers_version", ENTRY):
                 options.pop(name, None)
         settings = self.model.generation_config
-        if options.keys() & {*LENGTH_BOUNDS} or getattr(settings, ENTRY, None) is not None:
+        if options.keys() & {*LENGTH_BOUNDS} or OutputLimits(self.model).are_learned:
             return dict(options)
         return options | _drop_none(**{name: getattr(settings, name) for name in LENGTH_BOUNDS})
 

@@ -1,6 +1,7 @@
 """The facts about training text that a model's generation settings hold."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -38,6 +39,14 @@ def set_facts(settings: Any, facts: TextFacts) -> None:
     setattr(settings, ENTRY, facts.to_entry())
     # Marked as coming from the configuration, settings lose names that transformers does not know.
     settings._from_model_config = False
+
+
+def set_pivots(model: Any, tokenizer: Any, pivots: Mapping[str, str]) -> None:
+    """Record in a model's facts which directions go through another language, as for `languages.pivot_of`."""
+    facts, sizes = facts_of(model.generation_config, tokenizer), vocabulary_sizes(tokenizer)
+    digest = vocabulary_digest(tokenizer, sizes)
+    facts = replace(facts, pivots=pivots, vocabulary_sizes=sizes, vocabulary_digest=digest)
+    set_facts(model.generation_config, facts)
 
 
 def vocabulary_sizes(tokenizer: Any) -> list[int]:

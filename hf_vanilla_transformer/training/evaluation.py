@@ -20,9 +20,10 @@ from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
-from ..inference.languages import DIRECTLY, has_tags, pivot_of, set_languages, set_pivots
+from ..inference.languages import DIRECTLY, has_tags, pivot_of, set_languages
 from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
+from ..inference.text_facts import set_pivots
 from ..inference.translation import translate
 from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
@@ -266,7 +267,7 @@ class Evaluation:
                 )
                 pivots[f"{source}-{target}"] = pivot if through >= directly else ""
         if pivots:
-            set_pivots(model, pivots)
+            set_pivots(model, self.tokenizer, pivots)
         return pivots
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:

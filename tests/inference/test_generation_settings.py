@@ -18,7 +18,6 @@ UNUSABLE = {
     "eos_token_id": ([None], {"a": 1}, [2, "3"], []),
     "bad_words_ids": ([5], [[]], "x", [["a"]]),
     "early_stopping": ("always", 2),
-    "pivots": ("en", ["en"], {"de-fr": None}, {"de-fr": ["en"]}, {1: "en"}),
     "alignment_heads": ([[0]], [["a", 0]], [0, 1], "0-1", [[-1, 0]], [[0.5, 0]]),
 }
 
@@ -36,7 +35,6 @@ def test_usable_values():
     settings = {
         "num_beams": 5, "max_length": 200, "length_penalty": -1.5, "do_sample": True, "pad_token_id": -1,
         "eos_token_id": [2, 3], "bad_words_ids": [[5], [6, 7]], "early_stopping": "never", "temperature": 1,
-        "pivots": {"de-fr": "en", "fr-de": ""},
     }  # fmt: skip  # a table, not an expression
     check_generation_settings(GenerationConfig(**settings), "here")
     check_generation_settings(GenerationConfig(), "here")

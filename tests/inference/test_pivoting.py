@@ -13,10 +13,11 @@ from hf_vanilla_transformer.inference import languages, translation
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.languages import pivot_of, set_pivots
+from hf_vanilla_transformer.inference.languages import pivot_of
 from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.inference.pivoting import after, composed
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
+from hf_vanilla_transformer.inference.text_facts import set_pivots
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from translators import DIRECTIONS, SHARED, SPANISH, assert_alike, build, set_end_bias, texts
@@ -138,7 +139,7 @@ class TestLines:
     def test_recorded_with_the_model(self, tmp_path):
         model, tokenizer = talkative()
         expected = translated(model, tokenizer, SPANISH, **ROUTE, pivot="none")
-        set_pivots(model, {"es-de": ""})
+        set_pivots(model, tokenizer, {"es-de": ""})
         model.save_pretrained(tmp_path)
         loaded = load_model(tmp_path)
         check_settings(loaded.generation_config.to_dict())
@@ -165,7 +166,7 @@ class TestLines:
 
     def test_a_recorded_language_of_another_model(self):
         model, tokenizer = talkative()
-        set_pivots(model, {"es-de": "fr"})
+        set_pivots(model, tokenizer, {"es-de": "fr"})
         with pytest.raises(ValueError, match="es to de cannot go through fr"):
             translated(model, tokenizer, SPANISH, **ROUTE)
 
@@ -182,7 +183,7 @@ class TestLines:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             found = translated(*pair, ["", *SPANISH], **ROUTE, **options)
-        assert found[0][0].text == "" and found[0][0].remarks is None and found[1][0].remarks == ["short"]
+        assert found[0][0].text == "" and found[0][0].remarks is None and found[1][0].remarks == ["limit", "short"]
         assert caplog.text.count("suspiciously short") == 1 and "of 6 lines, 5 came back" in caplog.text
         tokenizer = pair[1]
         sources = [*SPANISH, *(best.text for (best,) in first)]
@@ -270,7 +271,7 @@ class TestPipeline:
 
     def test_recorded_with_the_model(self):
         model, tokenizer = talkative()
-        set_pivots(model, {"es-de": ""})
+        set_pivots(model, tokenizer, {"es-de": ""})
         found = pipeline("translation", model, tokenizer=tokenizer, device="cpu")(SPANISH, **ROUTE)
         direct = translated(model, tokenizer, SPANISH, **ROUTE, pivot="none")
         assert [each["translation_text"] for each in found] == [each.text for (each,) in direct]

@@ -10,6 +10,7 @@ from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.data.encoding import LengthLimits
 from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
+from hf_vanilla_transformer.inference.languages import recorded_pivots
 from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
@@ -156,13 +157,13 @@ class TestPivots:
     def test_the_better_way_is_recorded(self, evaluated, tmp_path):
         evaluation, outputs, tried = evaluated
         model, _ = save_translator("multilingual", tmp_path)
-        assert evaluation.choose_pivots(model) == {"es-de": "en"} == model.generation_config.pivots
+        assert evaluation.choose_pivots(model) == {"es-de": "en"} == recorded_pivots(model)
         # Only the direction without training pairs.
         assert tried == [({2}, 200, "en"), ({2}, 200, "none")]
         outputs["en"] = "the cat"
         assert evaluation.choose_pivots(model) == {"es-de": ""}
         model.save_pretrained(tmp_path)
-        assert load_model(tmp_path).generation_config.pivots == {"es-de": ""}
+        assert recorded_pivots(load_model(tmp_path)) == {"es-de": ""}
         # If they are equal, as without validation pairs.
         outputs["en"] = outputs["none"]
         assert evaluation.choose_pivots(model) == {"es-de": "en"}
@@ -175,5 +176,5 @@ class TestPivots:
         without = TextSplits(text.train, parts=text.parts)
         others = [Evaluation(each, evaluation.tokenizer, args) for each in (trained, without)]
         for each in (*others, Evaluation(text, SHARED, args)):
-            assert each.choose_pivots(model) == {} and getattr(model.generation_config, "pivots", None) is None
+            assert each.choose_pivots(model) == {} and recorded_pivots(model) == {}
         assert not tried

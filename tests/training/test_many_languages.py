@@ -12,7 +12,7 @@ from experiments import MODEL, SHAPE, TINY, arguments, assert_equal_weights, his
 from hf_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
-from hf_vanilla_transformer.inference.languages import language_pairs
+from hf_vanilla_transformer.inference.languages import language_pairs, recorded_pivots
 from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.inference.text_facts import facts_of
 from hf_vanilla_transformer.inference.translation import load, translate
@@ -248,7 +248,7 @@ class TestResults:
         path.write_text(path.read_text().replace("test:", f"{held_out}\ntest:"))
         results = train(tmp_path / "run", **corpora, max_steps=1, average_last_checkpoints=0)
         model, tokenizer = load(tmp_path / "run")
-        (way,) = {"en", ""} & {model.generation_config.pivots["de-es"]}
+        (way,) = {"en", ""} & {recorded_pivots(model)["de-es"]}
         sources = [source for source, _ in spanish(sentences(5, 2))]
         found = translate(model, tokenizer, sources, src_lang="de", tgt_lang="es", pivot=way or "none")
         written = (tmp_path / "run" / "test_translations.txt").read_text().splitlines()
