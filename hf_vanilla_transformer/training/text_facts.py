@@ -38,8 +38,9 @@ MARK_SHARE = 0.002
 # Maximum number of words whose spelling is checked, and of spellings and items recorded.
 MAX_WORDS, MAX_SPELLINGS, MAX_ITEMS = 10_000, 1000, 1000
 
-# Sources of lengths up to this factor apart share the length of their longest target.
-LENGTH_FACTOR = 1.1
+# Sources of lengths up to this factor apart share the length of their longest target; of this many sources, of the
+# second longest.
+LENGTH_FACTOR, MANY = 1.1, 200
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,15 @@ def learn_facts(
     if rules["typos"].is_on:
         rules["typos"] = _typos_rule(sources, lexicons)
     sizes = vocabulary_sizes(tokenizer)
-    lengths = _target_lengths(ids)
+    source_lengths, target_lengths = _lengths(ids)
     facts = TextFacts(
         rules=rules,
         usual_case=training.evidence.usual_case,
         has_capitals=training.evidence.share("capital") >= 0.5,
         marks=_marks(training.sample["source"][:]),
         items=learned_items(training.evidence, has_placeholders(tokenizer))[:MAX_ITEMS],
-        source_length=max(lengths, default=0),
-        target_lengths=_steps(lengths),
+        source_length=int(source_lengths.max(initial=0)),
+        target_lengths=_target_lengths(source_lengths, target_lengths),
         words={language: _joined(lexicon.words) for language, lexicon in lexicons.items()},
         lookalikes={language: _joined(lexicon.lookalikes) for language, lexicon in lexicons.items()},
         vocabulary_sizes=sizes,
@@ -140,32 +141,31 @@ def _unusual_spellings(sources: Sequence[str], preparation: Preparation) -> list
     return [*islice((word for folded, word in words if preparation.spell(folded) != word), MAX_SPELLINGS)]
 
 
-def _target_lengths(ids: TokenizedSplits) -> dict[int, int]:
-    """Return the length of the longest target by source length, in tokens, end tokens included."""
+def _lengths(ids: TokenizedSplits) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of sources and targets in tokens, end tokens included."""
     if isinstance(ids.train, datasets.Dataset):
-        sources, targets = token_lengths(ids.train)
-    else:
-        # Leave training's counts alone.
-        stream = copy(ids.train)
-        stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
-        rows = [(len(row["input_ids"]), len(row["labels"])) for row in islice(stream, STREAM_SAMPLE)]
-        sources, targets = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    found: dict[int, int] = {}
-    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        found[source] = max(target, found.get(source, 0))
-    return found
+        return token_lengths(ids.train)
+    # Leave training's counts alone.
+    stream = copy(ids.train)
+    stream.counts, stream.resample = PairCounts(limits=stream.counts.limits), None
+    rows = [(len(row["input_ids"]), len(row["labels"])) for row in islice(stream, STREAM_SAMPLE)]
+    sources, targets = np.array(rows, np.int32).reshape(-1, 2).T
+    return sources, targets
 
 
-def _steps(lengths: Mapping[int, int]) -> list[list[int]]:
-    """Group sources of similar length, each with the length of its longest target."""
+def _target_lengths(sources: np.ndarray, targets: np.ndarray) -> list[list[int]]:
+    """Group sources of similar length; return the length of the longest source and target of each group, sorted."""
     steps: list[list[int]] = []
-    first = 0
-    for source, target in sorted(lengths.items()):
-        if steps and source <= max(first + 1, first * LENGTH_FACTOR):
-            steps[-1] = [source, max(target, steps[-1][1])]
-        else:
-            first = source
-            steps.append([source, target])
+    order = np.argsort(sources, kind="stable")
+    sources, targets = sources[order], targets[order]
+    start = 0
+    while start < len(sources):
+        longest = int(max(sources[start] + 1, sources[start] * LENGTH_FACTOR))
+        stop = int(np.searchsorted(sources, longest, "right"))
+        group = np.sort(targets[start:stop])
+        # A single pair of many may be wrong.
+        steps.append([int(sources[stop - 1]), int(group[-2 if len(group) >= MANY else -1])])
+        start = stop
     return steps
 
 
@@ -173,5 +173,6 @@ def long_targets(ids: TokenizedSplits) -> int:
     """Return how many training targets exceed the paper's output limit, the source's length plus 50 tokens."""
     if not isinstance(ids.train, datasets.Dataset):
         return 0
-    sources, targets = (np.asarray(column) for column in token_lengths(ids.train))
+    sources, targets = _lengths(ids)
+    # The limit counts the start token.
     return int((targets + 1 > sources + EXTRA_OUTPUT_TOKENS).sum())

@@ -51,10 +51,8 @@ def test_the_model_knows_its_training_text(tmp_path, streaming, several):
 
 
 def test_how_the_training_sources_are_written(tmp_path):
-    pairs = [
-        ("Ant’s “bee” 12" if i == 0 else "Ant’s bee" if i % 2 else "An Ant, Ant, ant's", "Ant") for i in range(600)
-    ]
-    facts = facts_on(tmp_path, pairs)
+    sources = ["Ant’s “bee” '12'", *["Ant’s bee", "An Ant, Ant, ant"] * 300]
+    facts = facts_on(tmp_path, [(source, "ANT — BEE") for source in sources])
     assert facts.marks == "'’" and facts.spellings == {"": "Ant"} and "numbers" in facts.active
     assert facts.words == {"": "Ant ant bee"} and facts.lookalikes == {"": ""}
 
