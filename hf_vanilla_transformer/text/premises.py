@@ -43,6 +43,8 @@ SPLIT_EVERY = 10
 CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
 REPEATED_SPACE = re.compile(r"\s\s|[^\S \n]|\A\s|\s\Z")
 WORD = re.compile(r"[^\W\d_]{2,}")
+# First letters of a word.
+STEM = re.compile(r"(?<!\w)[^\W\d_]{4}")
 # Neither letters nor white space.
 OTHER = re.compile(r"[^\w\s]|[\d_]")
 
@@ -108,6 +110,9 @@ def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
             evidence.copied_texts[item] += is_copied
         evidence.items.update(kinds.keys())
         evidence.copied.update(kind for kind, is_copied in kinds.items() if is_copied)
+        stems = [word.lower() for word in STEM.findall(source)]
+        evidence.counts["stems"] += len(stems)
+        evidence.counts["spelled stems"] += sum(map(target.lower().__contains__, stems))
         if i % SPLIT_EVERY == 0:
             evidence.counts["split"] += 1
             evidence.counts["paragraph"] += len(split_sentences(source).sentences) > 1
@@ -249,6 +254,13 @@ def _unseen(name: str, what: str) -> Callable[[Evidence], Rule]:
     return premise
 
 
+def _typos(evidence: Evidence) -> Rule:
+    """Typos do not matter to targets, which are not spelled like their sources, as the forms of a word are."""
+    number, spelled = evidence.counts["stems"], evidence.counts["spelled stems"]
+    why = f"{spelled} of {number} words of sources begin like one of the target"
+    return _in_text(evidence, why, spelled < MOST * number)
+
+
 def _words(evidence: Evidence) -> Rule:
     return _in_text(evidence, f"{_of(evidence, 'words')} have several words")
 
@@ -263,7 +275,7 @@ _PREMISES: dict[str, Callable[[Evidence], Rule]] = {
     "spaces": _unseen("space", "have other white space than single spaces"),
     "marks": _words,
     "restore_case": _restore_case,
-    "typos": _words,
+    "typos": _typos,
     "no_letters": _no_letters,
     "letters": _words,
 }
