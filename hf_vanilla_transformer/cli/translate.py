@@ -36,6 +36,7 @@ once it is complete; the same command with --resume continues an interrupted run
 import json
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -72,9 +73,8 @@ from .prompt import answer_lines
 
 # Passed to `translate_lines` unless None.
 SEARCH_OPTIONS = (
-    "num_hypotheses", "num_beams", "length_penalty", "max_source_length", "chunk_size", "split_sentences", "raw",
-    "rules",
-    "pivot",
+    "num_hypotheses", "num_beams", "length_penalty", "max_new_tokens", "max_source_length", "chunk_size",
+    "split_sentences", "raw", "rules", "pivot",
 )  # fmt: skip  # a table, not an expression
 
 # Settings that a resumed run must share with the interrupted one, besides model and input. Batch size, which may have
@@ -97,7 +97,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     search = parser.add_argument_group("search")
     hypotheses = "Translations per sentence, with --format json or on a terminal."
-    names = ("num_beams", "num_hypotheses", "length_penalty")
+    names = ("num_beams", "num_hypotheses", "length_penalty", "max_new_tokens")
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
     terms = "Fixed translations: a term, a tab and its translation per line."
     search.add_argument("--glossary", metavar="FILE", help=terms)
@@ -187,8 +187,12 @@ def run(arguments: Namespace) -> None:
             sources, pending = tee(output.sources)
             show_progress = sys.stderr.isatty() and share.rank == 0
             translations = translate(sources, with_alignments=arguments.alignments, show_progress=show_progress)
-            for hypotheses, source in zip(translations, pending, strict=True):
-                output.write(_json_line(source, hypotheses) if as_json else _text_line(hypotheses[0]))
+            counts = Counter[str]()
+            try:
+                for hypotheses, source in zip(translations, pending, strict=True):
+                    output.write(_json_line(source, hypotheses) if as_json else _text_line(hypotheses[0], counts))
+            finally:
+                _warn(counts)
 
 
 def _document_kind(arguments: Namespace) -> str | None:
@@ -234,9 +238,21 @@ def _answer(source: str, hypotheses: Sequence[Any], as_json: bool) -> str:
     return "\n".join(f"{each.score:8.3f}  {_text_line(each)}" for each in hypotheses)
 
 
-def _text_line(hypothesis: Any) -> str:
+def _text_line(hypothesis: Any, counts: Counter[str] | None = None) -> str:
     text = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
+    if counts is not None:
+        counts.update(lines=1, flattened=text != hypothesis.text)
     return text if hypothesis.alignment is None else f"{text} ||| {format_pharaoh(hypothesis.alignment)}".rstrip()
+
+
+def _warn(counts: Counter[str]) -> None:
+    from ..inference.translation import remarks_logger
+
+    if counts["flattened"]:
+        remarks_logger.warning(
+            f"of {counts['lines']} lines, {counts['flattened']} have translations of several lines, written as one; "
+            "--format json keeps line ends"
+        )
 
 
 def _json_line(source: str, hypotheses: Sequence[Any]) -> str:

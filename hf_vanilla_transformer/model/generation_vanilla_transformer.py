@@ -54,7 +54,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             RuntimeError: The installed transformers passes no cache that this model supports.
             ValueError: An argument is invalid.
         """
-        self._check_counts(generation_config, kwargs)
+        self._check_settings(generation_config, kwargs)
         base: Any = super()
         ids = kwargs.get("input_ids") if inputs is None else inputs
         kwargs["attention_mask"] = mask_padding(kwargs.get("attention_mask"), ids, cast(Any, self).config)
@@ -70,7 +70,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             inputs, kwargs = None, {**kwargs, "input_ids": ids, "forced_bos_token_id": None}
         return base.generate(inputs, generation_config, *args, **kwargs)
 
-    def _check_counts(self, generation_config: Any, options: dict[str, Any]) -> None:
+    def _check_settings(self, generation_config: Any, options: dict[str, Any]) -> None:
+        guidance = self._setting("guidance_scale", generation_config, options, default=1)
+        if guidance != 1:
+            raise ValueError(
+                f"`guidance_scale` is {guidance!r}, but classifier-free guidance needs a decoder-only model; leave it "
+                "out, or set it to 1"
+            )
         for name in COUNTS:
             value = self._setting(name, generation_config, options, default=1)
             if not isinstance(value, Integral) or value < 1:

@@ -11,9 +11,12 @@ have no start token: the model itself prepends `<s>` to the labels.
 import copy
 import json
 import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Self, cast
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .hub_code_vanilla_transformer import HubCodeMixin
@@ -36,8 +39,9 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     """Tokenizer with one vocabulary, for both sides or for one of a pair.
 
     With `split_special_tokens`, text that contains the padding, begin, end or unknown token is tokenized like any
-    other, while added tokens, special or not, are still matched. Without this package and its code, the same files
-    load as a `PreTrainedTokenizerFast`, which keeps added special tokens in decoded texts.
+    other, while added tokens, special or not, are still matched. Words (`is_split_into_words=True`) are encoded like
+    the text that joins them with single spaces. Without this package and its code, the same files load as a
+    `PreTrainedTokenizerFast`, which keeps added special tokens in decoded texts and encodes words without spaces.
     """
 
     @classmethod
@@ -64,12 +68,85 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
                 added += super()._add_tokens([findable(token, is_special, self.backend_tokenizer)])
         return added
 
+    def _encode_plus(
+        self,
+        text: Any,
+        text_pair: Any = None,
+        *args: Any,
+        is_split_into_words: bool = False,
+        return_tensors: Any = None,
+        **kwargs: Any,
+    ) -> BatchEncoding:
+        base: Any = super()
+        if not is_split_into_words:
+            return base._encode_plus(text, text_pair, *args, return_tensors=return_tensors, **kwargs)
+        joined = _joined(text)
+        found = base._encode_plus(joined, text_pair and _joined(text_pair), *args, **kwargs)
+        samples = _samples(text, text_pair)
+        numbers = found.get("overflow_to_sample_mapping", range(len(samples)))
+        encodings: Any = [_WordEncoding(each, samples[i]) for each, i in zip(found.encodings, numbers, strict=True)]
+        has_batch_axis = not isinstance(joined, str) or "overflow_to_sample_mapping" in found
+        if "offset_mapping" in found:
+            offsets = [each.offsets for each in encodings]
+            found["offset_mapping"] = offsets if has_batch_axis else offsets[0]
+        return BatchEncoding(found.data, encodings, return_tensors, prepend_batch_axis=not has_batch_axis)
+
     def _decode(self, token_ids: Any, skip_special_tokens: bool = False, *args: Any, **kwargs: Any) -> str:
         if skip_special_tokens and (added := self._added_special_tokens()):
             ids = token_ids["input_ids"] if isinstance(token_ids, dict) else token_ids
             dropped = [self.convert_tokens_to_ids(token) for token in added]
             token_ids = [index for index in ([ids] if isinstance(ids, int) else ids) if index not in dropped]
         return super()._decode(token_ids, skip_special_tokens, *args, **kwargs)
+
+
+class _WordEncoding:
+    """`Encoding` of joined words: words are counted as in their list, characters from the start of their word.
+
+    The space before a word belongs to it.
+    """
+
+    def __init__(self, encoding: Encoding, sequences: Sequence[Sequence[str]]):
+        for name in ("ids", "type_ids", "tokens", "attention_mask", "special_tokens_mask", "sequence_ids"):
+            setattr(self, name, getattr(encoding, name))
+        self.n_sequences, self.token_to_sequence = encoding.n_sequences, encoding.token_to_sequence
+        self.overflowing = [_WordEncoding(each, sequences) for each in encoding.overflowing]
+        starts = [list(accumulate((len(word) + 1 for word in words[:-1]), initial=0)) for words in sequences]
+        self.word_ids: list[int | None] = []
+        self.offsets: list[tuple[int, int]] = []
+        self._words: list[tuple[int | None, int | None]] = []
+        for sequence, (start, end) in zip(encoding.sequence_ids, encoding.offsets, strict=True):
+            word, first = None, 0
+            if sequence is not None:
+                word = bisect_right(starts[sequence], start + 1) - 1
+                first = starts[sequence][word]
+            self.word_ids.append(word)
+            self.offsets.append((max(0, start - first), max(0, end - first)))
+            self._words.append((sequence, word))
+
+    def token_to_word(self, token: int) -> int | None:
+        return self.word_ids[token]
+
+    def token_to_chars(self, token: int) -> tuple[int, int] | None:
+        return None if self.word_ids[token] is None else self.offsets[token]
+
+    def word_to_tokens(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
+        tokens = [i for i, each in enumerate(self._words) if each == (sequence, word)]
+        return (tokens[0], tokens[-1] + 1) if tokens else None
+
+    def word_to_chars(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
+        tokens = self.word_to_tokens(word, sequence)
+        return tokens and (self.offsets[tokens[0]][0], self.offsets[tokens[1] - 1][1])
+
+    def char_to_token(self, position: int, sequence: int = 0) -> int | None:
+        tokens = zip(self._words, self.offsets, strict=True)
+        inside = (
+            i for i, (each, (start, end)) in enumerate(tokens) if each[0] == sequence and start <= position < end
+        )
+        return next(inside, None)
+
+    def char_to_word(self, position: int, sequence: int = 0) -> int | None:
+        token = self.char_to_token(position, sequence)
+        return None if token is None else self.word_ids[token]
 
 
 class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
@@ -290,6 +367,26 @@ def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     # Explicit, so that a side saved by itself has no token_type_ids either.
     settings["model_input_names"] = VanillaTransformerTokenizer.model_input_names
     return settings | tokenizer.special_tokens_map
+
+
+def _joined(words: Any) -> Any:
+    """Join each list of words, in lists or pairs of them, with single spaces."""
+    if not isinstance(words, list | tuple):
+        raise ValueError(
+            f"`is_split_into_words` needs lists of words, but one is {words!r:.50}; pass `text.split()`, or drop it"
+        )
+    if all(isinstance(word, str) for word in words):
+        return " ".join(words)
+    return type(words)(map(_joined, words))
+
+
+def _samples(text: Any, text_pair: Any) -> list[Any]:
+    """Return the one or two lists of words of each sample."""
+    if all(isinstance(word, str) for word in text):
+        return [(text, text_pair or ())]
+    if text_pair:
+        return list(zip(text, text_pair, strict=True))
+    return [words if words and not isinstance(words[0], str) else (words,) for words in text]
 
 
 def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> AddedToken:

@@ -30,9 +30,14 @@ def test_what_it_writes_translates(to, refusal, tmp_path, capsys):
     lines.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
     backend = "ctranslate2" if to == "ctranslate2" else "transformers"
     words = ["--backend", backend, "--model", str(output), "--num_beams", "3", "--input", str(lines)]
-    main(["translate", *words, "--output", str(translations)])
-    expected = [row[0].text for row in translate(model, tokenizer, SENTENCES, num_beams=3)]
-    assert translations.read_text(encoding="utf-8").splitlines() == expected
+    outputs = []
+    for bound in ({}, {"max_new_tokens": 3}):
+        options = [word for name, value in bound.items() for word in (f"--{name}", str(value))]
+        main(["translate", *words, *options, "--output", str(translations)])
+        expected = [row[0].text for row in translate(model, tokenizer, SENTENCES, num_beams=3, **bound)]
+        outputs.append(translations.read_text(encoding="utf-8").splitlines())
+        assert outputs[-1] == expected
+    assert outputs[0] != outputs[1]
     if backend == "ctranslate2":
         capsys.readouterr()
         assert "--bf16 needs --backend transformers; leave it out" in refusal("translate", *words, "--bf16")

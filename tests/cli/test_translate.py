@@ -133,6 +133,17 @@ def test_json_lines(run, expected):
         assert scores == pytest.approx([one.score for one in hypotheses], rel=1e-4)
 
 
+def test_translations_of_several_lines_are_counted(run, caplog, expected):
+    flattened = sum(not {"\n", "\r"}.isdisjoint(own[0].text) for own in expected)
+    remark = (
+        f"of 7 lines, {flattened} have translations of several lines, written as one; --format json keeps line ends"
+    )
+    for options, is_said in ((), True), (("--alignments",), True), (("--format", "json"), False):
+        caplog.clear()
+        run(*options)
+        assert (remark in caplog.messages) == ("several lines" in caplog.text) == is_said, options
+
+
 class TestAlignments:
     """Word alignments with the translations."""
 
@@ -160,6 +171,21 @@ def test_options_reach_the_search(run, caplog):
     for options in unlike:
         assert scores(*options) != pytest.approx(plain, rel=1e-6), options
     assert "2 of 6 sentences had more than 3 tokens and were truncated" in caplog.text
+
+
+def test_outputs_are_bounded(run):
+    # A token of this model is a character.
+    bounded, free = (
+        [len(json.loads(line)["hypotheses"][0]["text"]) for line in run("--format", "json", *bound)]
+        for bound in (("--max_new_tokens", 5), ())
+    )
+    assert max(bounded) == 5 < max(free)
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "1.5"])
+def test_a_bound_of_no_tokens(folder, source, fail, value):
+    message = fail("--model", folder, "--input", source, "--max_new_tokens", value)
+    assert f"--max_new_tokens is {value}; it must be positive" in message or f"invalid int value: '{value}'" in message
 
 
 def test_a_mistake_leaves_the_output_as_it_was(tmp_path, capsys, monkeypatch, folder, fail):
@@ -353,13 +379,14 @@ class TestDocuments:
     ("begun", "others"),
     [
         (("--alignments",), [()]),
+        (("--max_new_tokens", "5"), [(), ("--max_new_tokens", "6")]),
         (("--model", "{folder}", "{other}"), [(), ("--model", "{other}", "{folder}")]),
         (("--rerank_model", "{other}"), [(), ("--rerank_model", "{folder}")]),
         (("--rerank_model", "{other}"), [("--rerank_model", "{other}", "--rerank_weight", "2")]),
         (("--glossary", "terms.tsv"), [(), ("--glossary", "other.tsv")]),
         (("--protect", "names.txt"), [(), ("--raw",), ("--split_sentences", "never")]),
     ],
-    ids=["alignments", "ensemble", "rerank model", "rerank weight", "glossary", "items"],
+    ids=["alignments", "output length", "ensemble", "rerank model", "rerank weight", "glossary", "items"],
 )
 def test_a_resumed_run_has_the_same_options(tmp_path, monkeypatch, capsys, folder, other, fail, begun, others):
     monkeypatch.chdir(tmp_path)

@@ -299,6 +299,23 @@ class TestInputs:
         with pytest.raises(ValueError, match=f"^`{name}` is {value!r}"):
             model.generate(**source)
 
+    @pytest.mark.parametrize("value", [1.5, 0, -2.0, "2"])
+    def test_guidance_is_refused_by_name(self, value):
+        model, source = tiny_model(), padded_source()
+        settings = GenerationConfig(max_new_tokens=2)
+        settings.guidance_scale = value
+        negative = {"guidance_scale": value, "negative_prompt_ids": source["input_ids"]}
+        for given in ({"guidance_scale": value, "num_beams": 2}, negative, {"generation_config": settings}):
+            with pytest.raises(ValueError, match=f"^`guidance_scale` is {value!r}, but"):
+                model.generate(**source, **given)
+        plain = model.generate(**source, max_new_tokens=2)
+        for off in (1, 1.0, None):
+            assert torch.equal(model.generate(**source, max_new_tokens=2, guidance_scale=off), plain)
+        model.generation_config.guidance_scale = value
+        with pytest.raises(ValueError, match=f"^`guidance_scale` is {value!r}, but"):
+            model.generate(**source)
+        assert torch.equal(model.generate(**source, max_new_tokens=2, guidance_scale=1), plain)
+
     def test_more_sequences_than_hypotheses(self):
         for options in ({"num_beams": 2, "num_return_sequences": 3}, {"num_return_sequences": 2}):
             with pytest.raises(ValueError, match="num_return_sequences"):

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokeni
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import add_code
+from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
     SPECIAL_TOKENS,
     VanillaTransformerSharedTokenizer,
@@ -402,3 +403,85 @@ def test_the_pair_takes_its_settings_from_both() -> None:
     assert (pair.padding_side, pair.model_max_length) == ("left", 5)
     pair.add_tokens(["x"])
     assert (len(source), len(target)) == (280, 290)
+
+
+# Also with white space inside, and empty.
+WORDS = ["A", "cat", "isn't", "", "naïve", "🙂", "x y", "."]
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "word", "whitespace", "character", "multilingual", "pair"])
+def tokenizer(request: pytest.FixtureRequest):
+    corpus = [*ENGLISH, *SPANISH, " ".join(WORDS)]
+    if request.param == "multilingual":
+        return VanillaTransformerMultilingualTokenizer.from_shared(
+            train_tokenizer(corpus, vocab_size=300), [("en", "de"), ("de", "en")]
+        )
+    if request.param == "pair":
+        return VanillaTransformerTokenizer.from_pair(
+            train_tokenizer(corpus, vocab_size=300), train_tokenizer(corpus, algorithm="character")
+        )
+    return train_tokenizer(corpus, algorithm=request.param, vocab_size=400)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"padding": True, "return_tensors": "pt"},
+        {"truncation": True, "max_length": 6},
+        {"truncation": True, "max_length": 8, "stride": 1, "return_overflowing_tokens": True},
+        {"add_special_tokens": False, "return_special_tokens_mask": True},
+    ],
+)
+def test_words_are_encoded_like_their_text(tokenizer, options) -> None:
+    split, text = {"is_split_into_words": True, **options}, " ".join(WORDS)
+    for words, texts in ((WORDS, text), ([WORDS, ["two", "words"], []], [text, "two words", ""])):
+        for given, expected in (
+            (tokenizer(words, **split), tokenizer(texts, **options)),
+            (tokenizer(words, words, **split), tokenizer(texts, texts, **options)),
+            (tokenizer(words, text_target=words, **split), tokenizer(texts, text_target=texts, **options)),
+        ):
+            assert repr(dict(given)) == repr(dict(expected))
+            assert given.sequence_ids() == expected.sequence_ids()
+    assert repr(dict(tokenizer([(WORDS, ["a"])], **split))) == repr(dict(tokenizer([(text, "a")], **options)))
+    assert tokenizer.tokenize(WORDS, is_split_into_words=True) == tokenizer.tokenize(text)
+
+
+def test_tokens_know_their_words(tokenizer) -> None:
+    pair = ["so", *WORDS]
+    encoded = pickle.loads(pickle.dumps(tokenizer(WORDS, pair, is_split_into_words=True, return_offsets_mapping=True)))
+    positions = tokenizer(" ".join(WORDS), " ".join(pair), return_offsets_mapping=True)["offset_mapping"]
+    # Word of each character of the text and the position in it, -1 for the space before.
+    characters = [
+        [(i, k) for i, word in enumerate(words) for k in range(-1, len(word))][1:] for words in (WORDS, pair)
+    ]
+    for token, sequence in enumerate(encoded.sequence_ids()):
+        word, offsets = encoded.word_ids()[token], encoded["offset_mapping"][token]
+        assert encoded.token_to_word(token) == word and encoded.token_to_chars(token) == (
+            offsets if sequence is not None else None
+        )
+        if sequence is None:
+            assert word is None and offsets == (0, 0)
+            continue
+        first, last = (characters[sequence][i] for i in (positions[token][0], positions[token][1] - 1))
+        assert word == first[0] == last[0] and offsets == (max(0, first[1]), last[1] + 1)
+        span = encoded.word_to_tokens(0, word, sequence)
+        assert all(encoded.word_ids()[i] == word for i in range(*span)) and token in range(*span)
+        assert encoded.word_to_chars(0, word, sequence).end <= len((WORDS, pair)[sequence][word])
+    assert encoded.word_to_tokens(len(WORDS)) is None
+    assert encoded.char_to_word(0) == 0 and encoded.char_to_token(99) is encoded.char_to_word(99) is None
+
+
+def test_words_around_an_added_token() -> None:
+    tokenizer = train_tokenizer(ENGLISH, algorithm="unigram", vocab_size=60)
+    tokenizer.add_tokens(["<x>"])
+    encoded = tokenizer(["cat", "<x>", "cat"], is_split_into_words=True)
+    assert encoded.input_ids == tokenizer("cat <x> cat").input_ids
+    added = encoded.input_ids.index(tokenizer.convert_tokens_to_ids("<x>"))
+    assert encoded.word_to_tokens(1).end == added + 1 == encoded.word_to_tokens(2).start
+
+
+@pytest.mark.parametrize(("given", "named"), [("a cat", "a cat"), ([["a"], "cat"], "cat"), (["a", 3], "a")])
+def test_texts_are_no_words(given, named: str) -> None:
+    with pytest.raises(ValueError, match=f"needs lists of words, but one is '{named}'; pass `text.split"):
+        train_tokenizer(ENGLISH, algorithm="word")(given, is_split_into_words=True)
