@@ -459,3 +459,9 @@ def test_text_is_written_as_in_training(copying, given, text):
     sentence = Preparation(*copying).sentence(text)
     assert sentence.text == given
     assert edited(given, sentence.protected.source_edits()).split() == text.split() or not sentence.placeholders
+
+
+def test_half_width_kana_and_wide_spaces(copying, trained_on):
+    japanese = train_tokenizer(["カタカナ ガギグ"] * 3, vocab_size=400)
+    trained_on(tokenizer=japanese)
+    assert Preparation(copying[0], japanese).sentence("ｶﾀｶﾅ\u3000ｶﾞｷﾞ").given == "カタカナ ガギ"
