@@ -282,7 +282,7 @@ class Preparation:
         known: list[Edit] = []
         for match in WORDS.finditer(words):
             word = match[0]
-            is_acronym = len(word) > 1 and word.isalpha() and word.isupper() and word not in self._learned_items
+            is_acronym = word.isalpha() and case_of(word) is Case.UPPER and word not in self._learned_items
             if not is_acronym or self._is_one_token(word):
                 continue
             written = self.spell(word, language)

@@ -14,7 +14,7 @@ from itertools import chain
 
 from .casing import Case, case_of, has_case
 from .facts import CASE_RULES, Rule
-from .protection import ITEMS, UNSPACED_SCRIPTS, Protector
+from .protection import ITEMS, UNSPACED_SCRIPTS, Protector, Span
 from .sentences import BULLETS, split_sentences
 
 # Share of the sources from which on training has shown a kind of text; far more for several sentences or items, which
@@ -102,7 +102,7 @@ def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
         evidence.counts.update(name for name, is_true in _PROPERTIES.items() if is_true(source, target))
         evidence.cases[case_of(source)] += 1
         kinds: dict[str, bool] = {}
-        acronyms = [(match.span(), "acronyms") for match in CAPITAL_WORD.finditer(source) if match[0].isupper()]
+        acronyms = ((span, "acronyms") for span in _capital_words(source))
         for (start, end), kind in [*protector.find(source), *acronyms]:
             is_copied = (item := source[start:end]) in target
             kinds[kind] = kinds.get(kind, True) and is_copied
@@ -138,8 +138,13 @@ def _is_unspaced(letter: str) -> bool:
     return letter > "\u0dff" and bool(UNSPACED_SCRIPTS.match(unicodedata.name(letter, "")))
 
 
+def _capital_words(text: str) -> list[Span]:
+    """Return the spans of words of two or more letters, all of them capitals."""
+    return [match.span() for match in CAPITAL_WORD.finditer(text) if case_of(match[0]) is Case.UPPER]
+
+
 def has_capital_word(text: str) -> bool:
-    return any(match[0].isupper() for match in CAPITAL_WORD.finditer(text))
+    return bool(_capital_words(text))
 
 
 def begins_with_capital(text: str) -> bool:
