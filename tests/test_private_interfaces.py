@@ -76,6 +76,7 @@ CALLABLES = {
     # The tokenizer
     "transformers.PreTrainedTokenizerFast._add_tokens": "new_tokens special_tokens",
     "transformers.PreTrainedTokenizerFast._decode": "token_ids",
+    "transformers.PreTrainedTokenizerFast._encode_plus": "text text_pair is_split_into_words return_tensors",
     "transformers.PreTrainedTokenizerFast._from_pretrained": "resolved_vocab_files",
     "transformers.PreTrainedTokenizerFast._save_pretrained": "save_directory file_names legacy_format filename_prefix",
     "transformers.NllbTokenizer._build_translation_inputs": "raw_inputs return_tensors src_lang tgt_lang",

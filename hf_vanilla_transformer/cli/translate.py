@@ -250,7 +250,7 @@ def _warn(counts: Counter[str]) -> None:
 
     if counts["flattened"]:
         remarks_logger.warning(
-            f"of {counts['lines']} lines, {counts['flattened']} have translations of several lines, written as one; "
+            f"of {counts['lines']} lines, {counts['flattened']} had a translation of several lines, written as one; "
             "--format json keeps line ends"
         )
 

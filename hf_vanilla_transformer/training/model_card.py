@@ -103,8 +103,8 @@ def write_model_card(
         # A JSON string is a Python string, whatever quotes and backslashes it contains.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
-        rules_on=[name for name, rule in results.entries["text_rules"].items() if rule["is_on"]],
-        rules_off=inactive_rules(results.entries["text_rules"]),
+        rules_on=[name for name, rule in results.entries.get("text_rules", {}).items() if rule["is_on"]],
+        rules_off=inactive_rules(results.entries.get("text_rules", {})),
         metric_names=METRIC_NAMES,
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,

@@ -184,7 +184,7 @@ def end_summary(results: Results, output_dir: str) -> str:
         lines.append("             of translations by `vanilla-transformer translate` with its defaults")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
-    lines += rule_lines(entries["text_rules"])
+    lines += rule_lines(entries.get("text_rules", {}))
     tokens = entries.get("train_tokens_per_second")
     speed = f", {tokens:.0f} tokens per second" if tokens else ""
     if skipped := entries["skipped_steps"]:

@@ -28,7 +28,10 @@ def _empty_input(monkeypatch):
         (("--model", "m", "--format", "xml"), "invalid choice: 'xml'"),
         (("--model", "m", "--bf16", "maybe"), "argument --bf16: maybe is neither true nor false"),
         (("--model", "m", "--bf16", "true", "extra"), "extra belongs to no option"),
-        (("--model", "m", "--max", "3"), "ambiguous option: --max could match --max_source_length, --max_tokens;"),
+        (
+            ("--model", "m", "--max", "3"),
+            "ambiguous option: --max could match --max_new_tokens, --max_source_length, --max_tokens;",
+        ),
         (("-m", "m"), "unknown option -m"),
         (("--ouput", "x"), "unknown option --ouput; did you mean --output?; --help lists the options"),
         (("--zzz",), "unknown option --zzz; --help lists the options"),

@@ -468,6 +468,8 @@ def test_tokens_know_their_words(tokenizer) -> None:
         span = encoded.word_to_tokens(0, word, sequence)
         assert all(encoded.word_ids()[i] == word for i in range(*span)) and token in range(*span)
         assert encoded.word_to_chars(0, word, sequence).end <= len((WORDS, pair)[sequence][word])
+    batch = tokenizer([["a"] * 9, WORDS], [["b"], pair], is_split_into_words=True)
+    assert batch.word_ids(1) == encoded.word_ids()
     assert encoded.word_to_tokens(len(WORDS)) is None
     assert encoded.char_to_word(0) == 0 and encoded.char_to_token(99) is encoded.char_to_word(99) is None
 
