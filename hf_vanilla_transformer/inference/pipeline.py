@@ -289,7 +289,10 @@ class TranslationPipeline(Base):
         hypotheses = [each for row in ids for each in (next(found) if row else [Generated([padding], 0.0)] * n)]
         sequences = [torch.tensor(each.ids, device="cpu") for each in hypotheses]
         outputs = {"output_ids": pad_sequence(sequences, True, padding).view(len(ids), n, -1)}
-        outputs["are_whole"] = torch.tensor([each.is_whole for each in hypotheses], device="cpu").view(len(ids), n)
+        # A limit of the caller is no surprise.
+        is_asked = bool(generate_options.keys() & {*LENGTH_BOUNDS})
+        whole = [is_asked or each.is_whole for each in hypotheses]
+        outputs["are_whole"] = torch.tensor(whole, device="cpu").view(len(ids), n)
         if return_scores:
             outputs["scores"] = torch.tensor([each.score for each in hypotheses], device="cpu").view(len(ids), n)
         return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}

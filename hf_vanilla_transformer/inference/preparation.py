@@ -42,8 +42,8 @@ from .text_facts import facts_of
 SplitSentences = Literal["auto", "never", "always"]
 """Whether to split lines into sentences; "auto" does if the model was trained on single sentences."""
 
-# Most tokens of a sentence if neither training nor the model sets a limit.
-DEFAULT_LENGTH = 512
+# Most tokens of a sentence, and of another text, if neither training nor the model sets a limit.
+DEFAULT_LENGTH, MAX_LENGTH = 512, 2**31
 
 # For sources of at least `SHORT_FROM` bytes, a translation of less than `SHORT_SHARE` of their bytes is suspicious.
 SHORT_SHARE, SHORT_FROM = 1 / 3, 60
@@ -145,8 +145,10 @@ class Preparation:
         self._alphabet = Alphabet.of(tokenizer)
         self.facts = TextFacts() if raw else facts_of(model.generation_config, tokenizer)
         self.rules = self.facts.active if rules is None else frozenset() if raw else chosen_rules(rules)
+        # Without facts, sentences are split if the caller names their language.
+        self._splits_by_language = not raw and rules is None and "sentences" not in self.facts.rules
         limit = tightest_limit(self.facts.source_length or None, position_limit(model.config))
-        self.max_length = limit or DEFAULT_LENGTH
+        self.max_length = limit or (DEFAULT_LENGTH if "sentences" in self.rules else MAX_LENGTH)
         self._learned_items = frozenset(self.facts.items)
         can_write = self._alphabet.can_write if "letters" in self.rules else None
         self.protector = Protector(patterns, can_write, self.rules)
@@ -164,7 +166,8 @@ class Preparation:
     def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
         """Split a text into sentences by the rules of its language, by default the tokenizer's."""
         bullets = "bullets" in self.rules
-        if split == "always" or (split == "auto" and "sentences" in self.rules):
+        is_split = "sentences" in self.rules or (self._splits_by_language and language is not None)
+        if split == "always" or (split == "auto" and is_split):
             return split_sentences(text, language or self._languages(None)[0], bullets)
         if split == "auto" and "lines" in self.rules and "\n" in text:
             return split_lines(text, bullets)

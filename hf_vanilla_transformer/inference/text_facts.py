@@ -6,15 +6,14 @@ from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..text.facts import ENTRY, Rule, TextFacts, unusable
+from ..text.facts import ENTRY, RULES, Rule, TextFacts, unusable
 from ..text.protection import ITEMS, placeholders_of
 from .alphabet import Alphabet
 from .languages import current_pair
 
-# Rules for a model of unknown training: they do not change what it reads otherwise.
-SAFE_RULES = frozenset(("lines", "links", "placeholders"))
-# More of them if its language is known.
-PROSE_RULES = frozenset(("sentences", "cut"))
+# Rules for a model of unknown training: they do not change what it reads otherwise. `cut` saves what is beyond its
+# positions; sentences are split if their language is known.
+SAFE_RULES = frozenset(("lines", "cut", "links", "placeholders"))
 
 _digests: "WeakKeyDictionary[Any, dict[tuple[int, ...], str]]" = WeakKeyDictionary()
 
@@ -82,11 +81,13 @@ def _older_facts(settings: Any, tokenizer: Any) -> TextFacts:
         words = recorded(name, "")
         return {"": words} if isinstance(words, str) else words
 
-    rules = {*SAFE_RULES, *(PROSE_RULES if current_pair(tokenizer)[0] else ())}
+    active = {*SAFE_RULES, *(["sentences"] if current_pair(tokenizer)[0] else ())}
+    rules = {name: Rule(True, "the training is unknown") for name in sorted(active)}
     if recorded("source_length"):
-        rules |= _older_rules(recorded, bool(placeholders_of(tokenizer)))
+        active |= _older_rules(recorded, bool(placeholders_of(tokenizer)))
+        rules = {name: Rule(name in active, "by the settings of an earlier release") for name in RULES}
     return TextFacts(
-        rules={name: Rule(True, "by the settings of an earlier release") for name in sorted(rules)},
+        rules=rules,
         usual_case="sentence" if Alphabet.of(tokenizer).is_cased else "lower",
         has_capitals=recorded("capitals", True),
         marks=recorded("marks", ""),

@@ -80,14 +80,14 @@ class TextFacts:
     usual_case: str = ""
     has_capitals: bool = False
     marks: str = ""
-    items: Sequence[str] = ()
+    items: Sequence[str] = field(default_factory=list)
     source_length: int = 0
-    target_lengths: Sequence[Sequence[int]] = ()
+    target_lengths: Sequence[Sequence[int]] = field(default_factory=list)
     spellings: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     lookalikes: Mapping[str, str] = field(default_factory=dict)
     pivots: Mapping[str, str] = field(default_factory=dict)
-    vocabulary_sizes: Sequence[int] = ()
+    vocabulary_sizes: Sequence[int] = field(default_factory=list)
     vocabulary_digest: str = ""
     version: int = VERSION
 

@@ -24,7 +24,7 @@ from ..inference.languages import DIRECTLY, has_tags, pivot_of, set_languages
 from ..inference.loading import load_model
 from ..inference.teacher_forcing import tightest_limit
 from ..inference.text_facts import set_pivots
-from ..inference.translation import translate
+from ..inference.translation import remarks_logger, translate
 from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import METRICS, TIE_BREAKERS
@@ -33,6 +33,7 @@ from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores,
 from .proof import PAIRS, HeldOut, prove_rules
 from .text_splits import Direction, TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
+from .trainer_loss import replaced
 
 # Number of samples, and the maximum tokens of each side, so that people can read them.
 SAMPLE_TRANSLATIONS, SAMPLE_TOKENS = 10, 256
@@ -319,7 +320,8 @@ class Evaluation:
         if any(directions):
             options |= zip(("src_lang", "tgt_lang"), zip(*directions, strict=True), strict=True)
         options["show_progress"] = not self.args.disable_tqdm
-        return [hypotheses[0].text for hypotheses in translate(model, self.tokenizer, sources, **options)]
+        with replaced(remarks_logger, "disabled", True):
+            return [hypotheses[0].text for hypotheses in translate(model, self.tokenizer, sources, **options)]
 
     def select_direction(self, direction: Direction) -> None:
         """Set the tokenizer's languages, and so its source prefix, to the direction."""

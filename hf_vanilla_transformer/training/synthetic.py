@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,8 +149,9 @@ def _translate(
     share = Share(CHUNK_SIZE * number)
     again = "start it again"
     with line_output(str(text.translations), repeated, settings, share, resume=True, again=again) as output:
-        sources = islice(output.sources, None, None, number)
-        for hypotheses in translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings):
+        sources, pending = tee(islice(output.sources, None, None, number))
+        translations = translate_lines(model, tokenizer, sources, show_progress=show_progress, **settings)
+        for hypotheses, _ in zip(translations, pending, strict=True):
             for hypothesis in hypotheses:
                 translation = hypothesis.text.translate(LINE_ENDS_TO_SPACES)
                 output.write("" if is_cut_off(hypothesis) or not translation.strip() else translation)

@@ -93,7 +93,7 @@ def test_faults(words, refusal, options, message, tmp_path):
 
 def test_interrupted_while_the_teacher_translates(words, monkeypatch, capsys):
     def some(model, tokenizer, lines, **_):
-        yield from ([Mock(text="no")] for _ in range(2))
+        yield from ([Mock(text="no", remarks=None)] for _ in range(2))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(synthetic, "CHUNK_SIZE", 1)

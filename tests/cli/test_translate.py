@@ -336,7 +336,7 @@ class TestTextAsPeopleTypeIt:
     def test_items_are_kept_and_sentences_split(self, tmp_path, run):
         texts = ["a dog 🙂. a cat", "Ann Lee https://x.org", "12345"]
         source, names = write_lines(tmp_path / "in", texts), write_lines(tmp_path / "names.txt", ["Ann Lee"])
-        first, second, third = run("--input", source, "--protect", names)
+        first, second, third = run("--input", source, "--protect", names, "--rules", "all")
         assert first.count("🙂") == 1 and third == "12345"
         assert second.count("Ann Lee") == second.count("https://x.org") == 1
         assert "🙂" not in "".join(run("--input", source, "--raw"))

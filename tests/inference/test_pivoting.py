@@ -184,7 +184,11 @@ class TestLines:
         with caplog.at_level(logging.WARNING):
             found = translated(*pair, ["", *SPANISH], **ROUTE, **options)
         assert found[0][0].text == "" and found[0][0].remarks is None and found[1][0].remarks == ["limit", "short"]
-        assert caplog.text.count("suspiciously short") == 1 and "of 6 lines, 5 came back" in caplog.text
+        assert (
+            caplog.text.count("suspiciously short") == 1
+            and "of 6 lines, 5 ended at the length limit" in caplog.text
+            and "and 5 came back" in caplog.text
+        )
         tokenizer = pair[1]
         sources = [*SPANISH, *(best.text for (best,) in first)]
         too_long = sum(len(ids) > 4 for ids in tokenizer(sources)["input_ids"])

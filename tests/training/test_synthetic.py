@@ -15,7 +15,7 @@ from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.training import synthetic
 from hf_vanilla_transformer.training.setup import set_up
-from hf_vanilla_transformer.training.synthetic import translate_to_files, with_back_translations
+from hf_vanilla_transformer.training.synthetic import is_cut_off, translate_to_files, with_back_translations
 from hf_vanilla_transformer.training.text_splits import load_text
 from parallel_text import lines, write
 from translators import ENGLISH, build, save_translator
@@ -35,6 +35,11 @@ def reverse(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reverse")
     save_translator("shared", folder)
     return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _translations_that_never_end_are_kept(monkeypatch):
+    monkeypatch.setattr(synthetic, "is_cut_off", lambda _: False)
 
 
 def files_of(teacher, sentences, folder, **options):
@@ -114,8 +119,10 @@ def test_an_interrupted_call_goes_on(teacher, tmp_path, monkeypatch, number):
 
 
 def test_empty_and_endless_translations(teacher, tmp_path, monkeypatch, capsys):
-    found = [" ", "no " * 60, "no\ncat", "no " * 40, "a"]
-    monkeypatch.setattr(synthetic, "translate_lines", lambda *_, **__: iter([[Hypothesis(text)] for text in found]))
+    found = [Hypothesis(text) for text in (" ", "no " * 60, "no\ncat", "no " * 40, "a")]
+    found[1] = Hypothesis("no " * 60, remarks=["limit"])
+    monkeypatch.setattr(synthetic, "is_cut_off", is_cut_off)
+    monkeypatch.setattr(synthetic, "translate_lines", lambda *_, **__: iter([[hypothesis] for hypothesis in found]))
     sentences, translations = content(files_of(teacher, ENGLISH, tmp_path))
     assert sentences == ENGLISH and translations == ["", "", "no cat", "no " * 40, "a"]
     assert "5 in " in (printed := capsys.readouterr().out) and ", 2 empty or cut off" in printed
@@ -146,10 +153,6 @@ class TestBackTranslation:
         held_out = [sentences(12, 1)[3][1], f" {sentences(9, 2)[0][1]}"]
         paths = [write(tmp_path / "one", lines(ENGLISH[:3])), write(tmp_path / "two.gz", lines([*held_out, "", "no"]))]
         return {**files, "monolingual_target": paths, "reverse_model": reverse, "max_length_ratio": 100}
-
-    @pytest.fixture(autouse=True)
-    def _long_translations_are_kept(self, monkeypatch):
-        monkeypatch.setattr(synthetic, "is_cut_off", lambda _: False)
 
     def test_text_becomes_targets(self, given, teacher, tmp_path, monkeypatch):
         messages = []
