@@ -195,7 +195,7 @@ class Preparation:
         layout = self.layout(text, "auto", direction and direction[0])
         used = {"cut"} if layout.is_cut else set()
         if len(layout.sentences) > 1 and not layout.is_cut:
-            used |= {"sentences", "lines"} & self.rules
+            used |= {"lines" if "\n" in text else "sentences"} & self.rules
         if layout.gaps[0].strip():
             used.add("bullets")
         return frozenset(used).union(*(self.sentence(each, None, direction).rules for each in layout.sentences))

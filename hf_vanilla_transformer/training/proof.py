@@ -1,4 +1,4 @@
-"""Prove the rules for user text on held-out pairs: a rule that changes a source there must improve its translation."""
+"""Prove the rules for user text: a rule that changes held-out sources must improve their translations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,17 +13,45 @@ from ..inference.text_facts import set_facts
 from ..text.casing import Case, in_case, lower
 from ..text.facts import CASE_RULES, TextFacts
 
-# Number of pairs, and of those that are also translated in each of three cases.
-PAIRS, CASE_PAIRS = 500, 50
+# Number of pairs, of those in other cases or joined, and of those with an item of each kind.
+PAIRS, CHANGED_PAIRS, ITEM_PAIRS = 500, 20, 10
+
+# Fewest sources by which a rule is judged: single ones switched off rules that gain 20 BLEU on other text.
+FEW = 5
+
+# Sentences of a joined pair.
+JOINED = 3
+
+# An item of each kind, appended to both sides.
+EXAMPLES = {
+    "links": "https://example.org/a?b=1",
+    "files": "report_2.pdf",
+    "code": "`ls -l`",
+    "placeholders": "{name}",
+    "tags": "<b>",
+    "entities": "&nbsp;",
+    "mentions": "@ann",
+    "identifiers": "foo_bar",
+    "emoticons": ":-)",
+    "emoji": "🎉",
+    "numbers": "3417",
+}
 
 
 class HeldOut(NamedTuple):
-    """A pair not trained on, its languages if the model has several, and the case that its source was put in."""
+    """A pair not trained on.
+
+    Attributes:
+        source: The source.
+        target: Its target.
+        direction: Languages, if the model has several.
+        rule: The rule for which the pair was changed; "" for a pair as it is.
+    """
 
     source: str
     target: str
     direction: Direction | None
-    case: Case | None = None
+    rule: str = ""
 
 
 Translate = Callable[..., list[str]]
@@ -33,22 +61,23 @@ Translate = Callable[..., list[str]]
 def prove_rules(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[HeldOut], translate: Translate
 ) -> TextFacts:
-    """Switch off the rules that change sources of pairs without improving the translations, measured by chrF.
+    """Switch off the rules that change sources without improving the translations, measured by chrF.
 
-    Sources are translated as they are and as prepared, until all rules that act improve something or change nothing;
-    some of them also in capitals, title case and lower case, where case does not count in the translation. The facts
-    in the model's generation settings are updated.
+    Sources are translated as they are and as prepared, until all rules that act improve something or change hardly
+    anything. Some pairs are also changed as user text may be: in capitals, title case and lower case, three on a line,
+    with an item of each kind at the end. There case does not count. The facts in the model's generation settings are
+    updated.
 
     Returns:
         The facts.
     """
     metrics = {False: CHRF(), True: CHRF(lowercase=True)}
-    pairs = [*pairs, *_in_other_cases(pairs)]
+    pairs = [*pairs, *_in_other_cases(pairs), *_joined(pairs), *_with_items(pairs)]
 
     def scores(chosen: Sequence[HeldOut], **options: Any) -> list[float]:
         outputs = translate(chosen, **options)
         return [
-            metrics[pair.case is not None].sentence_score(text, [pair.target]).score
+            metrics[bool(pair.rule)].sentence_score(text, [pair.target]).score
             for text, pair in zip(outputs, chosen, strict=True)
         ]
 
@@ -63,32 +92,48 @@ def prove_rules(
         for pair, score in zip(changed, scores(changed) if changed else [], strict=True):
             for rule in used[pair]:
                 gains.setdefault(rule, []).append(score - as_they_are[pair])
-        useless = {rule: _why(gain, len(pairs)) for rule, gain in gains.items() if sum(gain) <= 0}
+        useless = {rule: _why(gain) for rule, gain in gains.items() if len(gain) >= FEW and sum(gain) <= 0}
         if not useless:
             return preparation.facts
         set_facts(model.generation_config, preparation.facts.without(useless))
 
 
 def _in_other_cases(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
-    """Yield some of the pairs with sources in capitals, title case and lower case."""
     for case in (Case.UPPER, Case.TITLE, Case.LOWER):
-        for pair in pairs[:: -(-len(pairs) // CASE_PAIRS) or 1]:
+        for pair in _some(pairs, CHANGED_PAIRS):
             language = pair.direction and pair.direction[0]
             source = in_case(lower(pair.source, language) if case is Case.LOWER else pair.source, case, language)
             if source != pair.source:
-                yield pair._replace(source=source, case=case)
+                yield pair._replace(source=source, rule=CASE_RULES[case])
 
 
-def _why(gains: Sequence[float], pairs: int) -> str:
-    mean = sum(gains) / len(gains)
-    return f"changes {len(gains)} of {pairs} held-out sources, by {mean:+.1f} chrF on average"
+def _joined(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
+    for first in range(0, len(pairs) - JOINED + 1, max(JOINED, len(pairs) // CHANGED_PAIRS)):
+        group = pairs[first : first + JOINED]
+        if len({pair.direction for pair in group}) == 1:
+            source, target = (" ".join(side) for side in zip(*(pair[:2] for pair in group), strict=True))
+            yield HeldOut(source, target, group[0].direction, "sentences")
+
+
+def _with_items(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
+    for kind, item in EXAMPLES.items():
+        for pair in _some(pairs, ITEM_PAIRS):
+            yield pair._replace(source=f"{pair.source} {item}", target=f"{pair.target} {item}", rule=kind)
+
+
+def _some(pairs: Sequence[HeldOut], number: int) -> Sequence[HeldOut]:
+    return pairs[:: -(-len(pairs) // number) or 1]
+
+
+def _why(gains: Sequence[float]) -> str:
+    return f"changes {len(gains)} held-out sources, by {sum(gains) / len(gains):+.1f} chrF on average"
 
 
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
-    """Return the rules that change a source, if its tokens change; for one in another case, only that of the case."""
+    """Return the rules that change a source, if its tokens change; for a changed pair, only the rule it is for."""
     rules = preparation.rules_used(pair.source, pair.direction)
-    if pair.case is not None:
-        rules &= {CASE_RULES[pair.case]}
+    if pair.rule:
+        rules &= {pair.rule}
     if not rules:
         return rules
     layout = preparation.layout(pair.source, "auto", pair.direction and pair.direction[0])

@@ -186,7 +186,7 @@ def test_rules_used(copying):
     used = Preparation(*copying).rules_used
     assert used("The dog sees a cat.") == set()
     assert used("THE DOG x@y.de {x}") == {"upper_case", "restore_case", "links", "placeholders"}
-    assert used("- the dog.  A cat\t 12") == {"bullets", "lower_case", "sentences", "spaces", "numbers", "lines"}
+    assert used("- the dog.  A cat\t 12") == {"bullets", "lower_case", "sentences", "spaces", "numbers"}
 
 
 def test_numbers_that_training_never_showed_are_left_out(copying, trained_on):

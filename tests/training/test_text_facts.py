@@ -11,7 +11,6 @@ from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.inference.preparation import Preparation
 from hf_vanilla_transformer.inference.text_facts import facts_of
-from hf_vanilla_transformer.text.casing import Case
 from hf_vanilla_transformer.text.facts import ENTRY
 from hf_vanilla_transformer.training.proof import HeldOut, prove_rules
 from hf_vanilla_transformer.training.text_facts import TrainingText, long_targets, supported_noise
@@ -120,15 +119,17 @@ def test_a_rule_that_does_not_help_is_off(tmp_path):
     asked = []
 
     def translate(chosen, raw=False):
-        """Numbers do better as they are, capitals prepared; title case makes no difference."""
+        """Pairs as they are and emoji do better raw, other changes prepared; title case makes no difference."""
         asked.extend(pair.source for pair in chosen)
-        is_good = [pair.case is Case.TITLE or raw == (pair.case is None) for pair in chosen]
+        is_good = [pair.rule == "title_case" or raw == (pair.rule in ("", "emoji")) for pair in chosen]
         return [pair.target if good else "x" for pair, good in zip(chosen, is_good, strict=True)]
 
-    held_out = [HeldOut("The dogs see 700.", "Hunde sehen 700.", None), HeldOut("The dogs see us.", "Hunde.", None)]
+    held_out = [HeldOut(f"The dogs see {i}.", f"Hunde sehen {i}.", None) for i in range(700, 740)]
+    held_out += [HeldOut("The dogs see us.", "Hunde.", None), HeldOut("The “dogs” see us.", "Hunde.", None)] * 4
     facts = prove_rules(model, tokenizer, held_out, translate)
-    assert before.active - facts.active == {"numbers", "title_case"}
-    assert facts.rules["numbers"].why == "changes 1 of 8 held-out sources, by -100.0 chrF on average"
+    # Too few sources have typographic marks.
+    assert before.active - facts.active == {"numbers", "title_case", "emoji"} and "marks" in facts.active
+    assert facts.rules["emoji"].why == "changes 10 held-out sources, by -100.0 chrF on average"
     assert facts == facts_of(model.generation_config, tokenizer)
     # What no rule changes is not translated.
     assert "The dogs see us." not in asked and "THE DOGS SEE US." in asked
