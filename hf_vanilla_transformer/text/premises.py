@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
@@ -21,8 +21,9 @@ from .sentences import BULLETS, split_sentences
 # differ from pair to pair. Fewer items than the last are no evidence of what becomes of them.
 SEEN_SHARE, SEEN_PARAGRAPHS, SEEN_ITEMS, FEW_ITEMS = 0.005, 0.2, 0.05, 0.001
 
-# Occurrences of an item that the model has learned.
-LEARNED = 2
+# Occurrences of an item that the model has learned, and kinds of which such items are recorded: none that identify
+# people, as addresses may.
+LEARNED, RECORDED = 5, frozenset(("numbers", "entities", "tags", "placeholders", "emoticons", "emoji", "acronyms"))
 
 # Share of the sources, or of those with an item, that counts as most of them.
 MOST = 0.5
@@ -59,17 +60,17 @@ class Evidence:
         cases: Cases of sources.
         items: Sources with items of each kind.
         copied: Those whose items all stand in the target.
-        texts: Occurrences of each item.
+        texts: Occurrences of each item that is `RECORDED`.
         copied_texts: Those where it stands in the target.
     """
 
     size: int
-    counts: Counter[str]
-    cases: Counter[Case]
-    items: Counter[str]
-    copied: Counter[str]
-    texts: Counter[str]
-    copied_texts: Counter[str]
+    counts: Counter[str] = field(default_factory=Counter)
+    cases: Counter[Case] = field(default_factory=Counter)
+    items: Counter[str] = field(default_factory=Counter)
+    copied: Counter[str] = field(default_factory=Counter)
+    texts: Counter[str] = field(default_factory=Counter)
+    copied_texts: Counter[str] = field(default_factory=Counter)
 
     def share(self, name: str) -> float:
         return self.counts[name] / max(1, self.size)
@@ -96,20 +97,13 @@ class Evidence:
 
 def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
     """Count in pairs of source and target."""
-    evidence = Evidence(len(listed := list(pairs)), Counter(), Counter(), Counter(), Counter(), Counter(), Counter())
-    protector = Protector()
+    evidence, protector = Evidence(len(listed := list(pairs))), Protector()
     for i, (source, target) in enumerate(listed):
         evidence.counts.update(name for name, is_true in _PROPERTIES.items() if is_true(source, target))
         evidence.cases[case_of(source)] += 1
-        kinds: dict[str, bool] = {}
         acronyms = ((span, "acronyms") for span in _capital_words(source))
-        for (start, end), kind in [*protector.find(source), *acronyms]:
-            is_copied = (item := source[start:end]) in target
-            kinds[kind] = kinds.get(kind, True) and is_copied
-            evidence.texts[item] += 1
-            evidence.copied_texts[item] += is_copied
-        evidence.items.update(kinds.keys())
-        evidence.copied.update(kind for kind, is_copied in kinds.items() if is_copied)
+        items = ((kind, source[slice(*span)]) for span, kind in [*protector.find(source), *acronyms])
+        _count_items(evidence, items, target)
         stems = [word.lower() for word in STEM.findall(source)]
         evidence.counts["stems"] += len(stems)
         evidence.counts["spelled stems"] += sum(map(target.lower().__contains__, stems))
@@ -122,13 +116,25 @@ def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
     return evidence
 
 
+def _count_items(evidence: Evidence, items: Iterable[tuple[str, str]], target: str) -> None:
+    """Count the items of a source, given with their kinds."""
+    kinds: dict[str, bool] = {}
+    for kind, item in items:
+        kinds[kind] = kinds.get(kind, True) and item in target
+        if kind in RECORDED:
+            evidence.texts[item] += 1
+            evidence.copied_texts[item] += item in target
+    evidence.items.update(kinds.keys())
+    evidence.copied.update(kind for kind, is_copied in kinds.items() if is_copied)
+
+
 def _letters(texts: Iterable[str]) -> Counter[str]:
     """Count the letters of texts: all, cased, capital, and those of scripts without spaces."""
     counts: Counter[str] = Counter()
     for character, number in Counter(chain.from_iterable(texts)).items():
         if character.isalpha():
             counts["letters"] += number
-            counts["cased"] += number * (has_case(character))
+            counts["cased"] += number * has_case(character)
             counts["capitals"] += number * character.isupper()
             counts["unspaced"] += number * _is_unspaced(character)
     return counts
