@@ -68,7 +68,7 @@ class TextResponse(BaseModel):
     remarks: list[str] | None = Field(
         None,
         description="cut: a sentence was longer than any in training and was translated in pieces; corrected: typos "
-        "were corrected; short: a translation is suspiciously short.",
+        "were corrected; limit: a translation ended at the length limit; short: one is suspiciously short.",
     )
     pivot: str | None = Field(
         None, description="Language that the translation went through, if training had no pairs of the direction."
