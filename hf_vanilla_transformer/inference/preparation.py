@@ -16,7 +16,7 @@ from typing import Any, Literal
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..text.casing import COMPOUNDS, WORDS, Case, capitalized, case_of, in_case, lower, sentence_case
-from ..text.facts import CASE_RULES, TextFacts, chosen_rules
+from ..text.facts import CASE_RULES, RULES, TextFacts, chosen_rules
 from ..text.protection import (
     PLACEHOLDER,
     Edit,
@@ -145,8 +145,10 @@ class Preparation:
         self._alphabet = Alphabet.of(tokenizer)
         self.facts = TextFacts() if raw else facts_of(model.generation_config, tokenizer)
         self.rules = self.facts.active if rules is None else frozenset() if raw else chosen_rules(rules)
-        # Without facts, sentences are split if the caller names their language.
-        self._splits_by_language = not raw and rules is None and "sentences" not in self.facts.rules
+        # Without facts, sentences are split if the caller names their language, and white space around a text is kept.
+        unknown = RULES.keys() - self.facts.rules if not raw and rules is None else set()
+        self._splits_by_language = "sentences" in unknown
+        self._strips = "spaces" in self.rules | unknown
         limit = tightest_limit(self.facts.source_length or None, position_limit(model.config))
         self.max_length = limit or (DEFAULT_LENGTH if "sentences" in self.rules else MAX_LENGTH)
         self._learned_items = frozenset(self.facts.items)
@@ -171,7 +173,7 @@ class Preparation:
             return split_sentences(text, language or self._languages(None)[0], bullets)
         if split == "auto" and "lines" in self.rules and "\n" in text:
             return split_lines(text, bullets)
-        if "spaces" in self.rules:
+        if self._strips:
             return whole(text, bullets)
         return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
 
