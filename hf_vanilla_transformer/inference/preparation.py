@@ -185,7 +185,8 @@ class Preparation:
 
     def fit(self, layout: Layout) -> Layout:
         """Cut sentences longer than any in training into pieces, at clause ends or else at white space."""
-        return layout.cut(partial(cut_long_sentence, limit=self.max_length, measure=self.num_tokens))
+        cut = partial(cut_long_sentence, limit=self.max_length, measure=self.num_tokens)
+        return layout.cut(cut, "bullets" in self.rules)
 
     def num_tokens(self, sentence: str) -> int:
         """Return the number of input tokens of a sentence, end token included; 0 if there is nothing to translate."""
@@ -198,7 +199,7 @@ class Preparation:
         used = {"cut"} if layout.is_cut else set()
         if len(layout.sentences) > 1 and not layout.is_cut:
             used |= {"lines" if "\n" in text else "sentences"} & self.rules
-        if layout.gaps[0].strip():
+        if "bullets" in self.rules and layout.gaps[0].strip():
             used.add("bullets")
         return frozenset(used).union(*(self.sentence(each, None, direction).rules for each in layout.sentences))
 
@@ -229,7 +230,7 @@ class Preparation:
         draft.rewrite("marks", lambda part: part.translate(self._plain_marks))
         draft.rewrite("spaces", lambda part: BLANKS.sub(" ", part))
         if self._is_copied(draft.protected.text):
-            return Sentence(source, rules=frozenset({*used, "no_letters"}), **given)
+            return Sentence(source, rules=frozenset(used | ({"no_letters"} & self.rules)), **given)
         kept = {word for start, end in terms for word in COMPOUNDS.findall(self._plain(text[start:end]))}
         # Names in upper or title case cannot be told from words.
         if case in (Case.SENTENCE, Case.LOWER):

@@ -145,11 +145,11 @@ def inactive_rules(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def chosen_rules(names: Iterable[str]) -> frozenset[str]:
     """Return the rules with these names; "all" stands for all. Raises a ValueError for an unknown name."""
-    if isinstance(names, str):
-        raise ValueError(f"`rules` is the string {names!r}; pass a list of names")
-    chosen = {*names}
+    if isinstance(names, str | bytes | Mapping) or not isinstance(names, Iterable):
+        raise ValueError(f"`rules` is {shorten(repr(names), 80)}; pass a list of names")
+    chosen = {name if isinstance(name, str) else repr(name) for name in names}
     if unknown := chosen - RULES.keys() - {"all"}:
-        name = min(map(str, unknown))
+        name = min(unknown)
         raise ValueError(
             f"`rules`: there is no rule {name!r}{did_you_mean(name, RULES)}; use {', '.join(RULES)} or all"
         )
@@ -176,31 +176,35 @@ def _is_texts(value: Any) -> bool:
 
 
 def _is_counts(value: Any) -> bool:
-    return isinstance(value, Sequence) and all(map(_is_count, value))
+    return isinstance(value, list | tuple) and all(map(_is_count, value))
 
 
 def _are_steps(value: Any) -> bool:
-    if not isinstance(value, Sequence) or not all(_is_counts(step) and len(step) == 2 for step in value):
+    if not isinstance(value, list | tuple) or not all(_is_counts(step) and len(step) == 2 for step in value):
         return False
     lengths = [length for length, _ in value]
     return 0 not in lengths and lengths == sorted({*lengths})
 
 
+def _is_rule(is_on: Any, why: Any) -> bool:
+    return type(is_on) is bool and _is_text(why)
+
+
 def _are_rules(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        name in RULES and isinstance(rule, Mapping) and {*rule} == {*Rule._fields} and type(rule["is_on"]) is bool
+        name in RULES and isinstance(rule, Mapping) and {*rule} == {*Rule._fields} and _is_rule(**rule)
         for name, rule in value.items()
     )
 
 
 # Tests of the values of each field.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    "version": lambda value: value == VERSION,
+    "version": lambda value: _is_count(value) and value == VERSION,
     "rules": _are_rules,
     "usual_case": lambda value: value in ("", "sentence", "lower"),
     "has_capitals": lambda value: type(value) is bool,
     "marks": _is_text,
-    "items": lambda value: isinstance(value, Sequence) and all(map(_is_text, value)),
+    "items": lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)),
     "source_length": _is_count,
     "target_lengths": _are_steps,
     "spellings": _is_texts,

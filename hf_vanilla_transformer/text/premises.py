@@ -34,12 +34,18 @@ COPIED_SHARE = 0.9
 # Largest share of sources with words in capitals, and of capitals among the letters of targets, in prose.
 MAX_CAPITAL_WORDS, MAX_CAPITALS = 0.25, 0.15
 
-# Fewest sources with words in capitals that tell whether capitals go with capitals; the share of their targets that
-# must have some, and how many times that of other targets it must be.
-FEW_CAPITAL_WORDS, MIN_CAPITALS, CAPITAL_LIFT = 5, 0.1, 10
+# Fewest sources with items, or with words in capitals, that tell what becomes of them.
+FEW = 5
+
+# Share of the targets of sources with words in capitals that must have some, and how many times that of others it
+# must be.
+MIN_CAPITALS, CAPITAL_LIFT = 0.1, 10
 
 # Every which source is split into sentences, which takes longest.
 SPLIT_EVERY = 10
+
+# What may follow a mark that ends a sentence, and these marks.
+CLOSING, SENTENCE_ENDS = " \"'”’»)]」』）", tuple(".!?…。！？｡।။።։؟۔។\u037e")
 
 CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
 REPEATED_SPACE = re.compile(r"\s\s|[^\S \n]|\A\s|\s\Z")
@@ -159,8 +165,7 @@ def begins_with_capital(text: str) -> bool:
 
 def ends_sentence(text: str) -> bool:
     """Whether a text ends in a mark that ends sentences, apart from quotes and brackets after it."""
-    last = next((each for each in reversed(text) if unicodedata.category(each) not in ("Pe", "Pf", "Zs")), "")
-    return last in tuple('.!?…。！？｡।။។։؟۔።"')
+    return text.rstrip(CLOSING).endswith(SENTENCE_ENDS)
 
 
 _PROPERTIES: dict[str, Callable[[str, str], bool]] = {
@@ -195,7 +200,7 @@ def rules_of(evidence: Evidence, has_placeholders: bool) -> dict[str, Rule]:
 def _item_rule(evidence: Evidence, kind: str, share: float) -> Rule:
     """Return the rule for a kind of items: training had none, or copies them but had them in less than a share."""
     number, copied = evidence.items[kind], evidence.copied[kind]
-    if not evidence.seen(number, FEW_ITEMS):
+    if number < FEW or not evidence.seen(number, FEW_ITEMS):
         return _in_text(evidence, f"{number} of {evidence.size} sources have {kind}")
     why = f"{copied} of {number} sources with {kind} have them in the target"
     if copied < MOST * number:
@@ -230,7 +235,7 @@ def _restore_case(evidence: Evidence) -> Rule:
     counts, size = evidence.counts, evidence.size
     both, own = counts["both capital word"], counts["capital word"]
     others, without = counts["target capital word"] - both, size - own
-    if counts["both capital"] < MOST * size or own < FEW_CAPITAL_WORDS:
+    if counts["both capital"] < MOST * size or own < FEW:
         is_on = evidence.share("both capital") >= COPIED_SHARE
         is_on &= counts["target capitals"] < MAX_CAPITALS * counts["target letters"]
         return Rule(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")

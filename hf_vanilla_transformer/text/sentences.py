@@ -73,12 +73,12 @@ class Layout:
         inner = (gap if source == target else _joint(*target, gap) for source, target, gap in pairs)
         return (self.gaps[0], *inner, *self.gaps[1:][-1:])
 
-    def cut(self, cut: Callable[[str], Sequence[str]]) -> "Layout":
+    def cut(self, cut: Callable[[str], Sequence[str]], bullets: bool = True) -> "Layout":
         """Return the layout with every sentence replaced by the pieces from `cut`, which concatenate to it."""
         pieces = [self.gaps[0]]
         for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):
             pieces += [*cut(sentence), gap]
-        layout = _layout(pieces)
+        layout = _layout(pieces, bullets)
         return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
 
 

@@ -92,7 +92,8 @@ def prove_rules(
         for pair, score in zip(changed, scores(changed) if changed else [], strict=True):
             for rule in used[pair]:
                 gains.setdefault(rule, []).append(score - as_they_are[pair])
-        useless = {rule: _why(gain) for rule, gain in gains.items() if len(gain) >= FEW and sum(gain) <= 0}
+        judged = {rule: gain for rule, gain in gains.items() if rule in preparation.rules and len(gain) >= FEW}
+        useless = {rule: _why(gain) for rule, gain in judged.items() if sum(gain) <= 0}
         if not useless:
             return preparation.facts
         set_facts(model.generation_config, preparation.facts.without(useless))

@@ -133,3 +133,14 @@ def test_a_rule_that_does_not_help_is_off(tmp_path):
     assert facts == facts_of(model.generation_config, tokenizer)
     # What no rule changes is not translated.
     assert "The dogs see us." not in asked and "THE DOGS SEE US." in asked
+
+
+def test_a_proof_ends(tmp_path):
+    """Though sources of nothing but items are copied whether or not the rule for text without letters acts."""
+    pairs = [("The dogs see us again.", "Hunde sehen uns wieder.")] * 600 + [("1900", "1900")] * 20
+    experiment = run_on(tmp_path, pairs, augment="items=0.1")
+    model, tokenizer = experiment.trainer.model, experiment.tokenizer
+    assert "no_letters" in facts_of(model.generation_config, tokenizer).active
+    held_out = [HeldOut(str(year), str(year), None) for year in range(1950, 1960)]
+    facts = prove_rules(model, tokenizer, held_out, lambda chosen, **_: [pair.target for pair in chosen])
+    assert "no_letters" not in facts.active
