@@ -296,6 +296,8 @@ class Evaluation:
         if not isinstance(pairs, datasets.Dataset):
             pairs = datasets.Dataset.from_list([*pairs.take(PAIRS)])
         pairs = pairs.select(range(0, len(pairs), -(-len(pairs) // PAIRS)))
+        usable = within_limits({side: pairs[side][:] for side in PAIR_FEATURES}, self.tokenizer, self.limits)
+        pairs = pairs.select([i for i, is_usable in enumerate(usable) if is_usable])
         columns = (pairs["source"][:], pairs["target"][:], self.directions(pairs) or [None] * len(pairs))
 
         def translations(chosen: Sequence[HeldOut], **options: Any) -> list[str]:
