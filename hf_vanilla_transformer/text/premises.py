@@ -107,7 +107,11 @@ def evidence_of(pairs: Iterable[tuple[str, str]]) -> Evidence:
     for i, (source, target) in enumerate(listed):
         evidence.counts.update(name for name, is_true in _PROPERTIES.items() if is_true(source, target))
         evidence.cases[case_of(source)] += 1
-        acronyms = ((span, "acronyms") for span in _capital_words(source))
+        capital_words, has_target_capitals = _capital_words(source), bool(_capital_words(target))
+        evidence.counts["capital word"] += bool(capital_words)
+        evidence.counts["target capital word"] += has_target_capitals
+        evidence.counts["both capital word"] += bool(capital_words) and has_target_capitals
+        acronyms = ((span, "acronyms") for span in capital_words)
         items = ((kind, source[slice(*span)]) for span, kind in [*protector.find(source), *acronyms])
         _count_items(evidence, items, target)
         stems = [word.lower() for word in STEM.findall(source)]
@@ -155,10 +159,6 @@ def _capital_words(text: str) -> list[Span]:
     return [match.span() for match in CAPITAL_WORD.finditer(text) if case_of(match[0]) is Case.UPPER]
 
 
-def has_capital_word(text: str) -> bool:
-    return bool(_capital_words(text))
-
-
 def begins_with_capital(text: str) -> bool:
     return next((character.isupper() for character in text if character.isalpha()), False)
 
@@ -172,9 +172,6 @@ _PROPERTIES: dict[str, Callable[[str, str], bool]] = {
     "words": lambda source, _: sum(map(bool, map(WORD.search, source.split()))) > 1,
     "capital": lambda source, _: begins_with_capital(source),
     "both capital": lambda source, target: begins_with_capital(source) and begins_with_capital(target),
-    "capital word": lambda source, _: has_capital_word(source),
-    "target capital word": lambda source, target: has_capital_word(target),
-    "both capital word": lambda source, target: has_capital_word(source) and has_capital_word(target),
     "no letters": lambda source, _: not any(map(str.isalpha, source)),
     "no letters copied": lambda source, target: not any(map(str.isalpha, source)) and source.split() == target.split(),
     "mostly other": lambda source, _: 2 * len(OTHER.findall(source)) > len("".join(source.split())),

@@ -13,7 +13,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ..data.arguments import DataArguments
-from ..data.augmentation import DEFAULT
 from ..data.batching import check_token_ids, token_lengths
 from ..data.encoding import LengthLimits, tokenize_pairs
 from ..errors import DataError
@@ -163,8 +162,6 @@ def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: 
 
 def reduce_noise(args: VanillaTransformerTrainingArguments, training: TrainingText) -> list[str]:
     """Leave out default noise that the training pairs contradict; return summary lines."""
-    if args.augment != DEFAULT:
-        return []
     args.augment, faults = supported_noise(args.augment, training.evidence)
     return [f"noise        without {kind}: {why}" for kind, why in faults.items()]
 

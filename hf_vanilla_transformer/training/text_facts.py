@@ -22,7 +22,7 @@ from ..inference.preparation import Preparation
 from ..inference.text_facts import set_facts, vocabulary_digest, vocabulary_sizes
 from ..text.casing import usual_spellings
 from ..text.facts import Rule, TextFacts
-from ..text.premises import Evidence, evidence_of, learned_items, noise_faults, rules_of
+from ..text.premises import MOST, Evidence, evidence_of, learned_items, noise_faults, rules_of
 from ..text.spelling import MAX_CORRECTED, Lexicon, corrected_share, lexicon_of
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 
@@ -96,7 +96,7 @@ def learn_facts(
     facts = TextFacts(
         rules=rules,
         usual_case=training.evidence.usual_case,
-        has_capitals=training.evidence.share("capital") >= 0.5,
+        has_capitals=training.evidence.share("capital") >= MOST,
         marks=_marks(training.sample["source"][:]),
         items=learned_items(training.evidence, has_placeholders(tokenizer))[:MAX_ITEMS],
         source_length=int(source_lengths.max(initial=0)),
