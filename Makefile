@@ -15,7 +15,7 @@ MULTI30K ?=
 # Tests from every folder that take a second or two each.
 QUICK := $(addprefix tests/,cli/test_convert.py cli/test_evaluate.py conversion/layouts/test_tutorials.py \
 	conversion/test_fields.py data/test_batching.py data/test_encoding.py data/test_reading.py export/test_formats.py \
-	fast/test_fast.py fast/test_chunked_loss.py inference/test_scoring.py inference/test_sizes.py model/test_loss.py \
+	fast/test_fast.py fast/test_chunked_loss.py inference/test_scoring.py pretrained/test_sizes.py model/test_loss.py \
 	model/test_configuration.py model/test_checks.py scripts/benchmarks/test_measure.py search/test_beams.py \
 	serving/test_application.py text/test_casing.py documents/test_html.py training/test_arguments.py \
 	training/test_rdrop.py test_errors.py test_files.py)

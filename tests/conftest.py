@@ -55,7 +55,7 @@ def pytest_collection_finish() -> None:
 
 
 # Folders whose tests create models and inputs on `TEST_DEVICE`, and CPU-only modules in them.
-DEVICE_FOLDERS = ("model", "inference", "search")
+DEVICE_FOLDERS = ("model", "inference", "pretrained", "search")
 ABOUT_THE_CPU = {
     "model/test_from_pretrained.py": "weights that are moved between memory and disk",
     "model/test_graphs.py": "graphs that run on a CPU; tests/gpu compiles for a GPU",
@@ -64,7 +64,6 @@ ABOUT_THE_CPU = {
     "inference/test_ctranslate2.py": "CTranslate2 on a CPU",
     "inference/test_fingerprint.py": "files, no numbers",
     "inference/test_pipeline.py": "pipelines that are told to use the CPU",
-    "inference/test_visualization.py": "pictures",
 }
 
 

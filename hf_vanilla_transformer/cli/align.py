@@ -58,7 +58,7 @@ def run(arguments: Namespace) -> None:
     quiet_unless_terminal()
     model, tokenizer = load_model_and_tokenizer(arguments)
     with importing():
-        from ..inference.languages import set_languages
+        from ..pretrained.languages import set_languages
     set_languages(tokenizer, **choose_languages(arguments, tokenizer))
     with out_of_memory(f"lower --max_tokens {arguments.max_tokens}"):
         (_set_heads if arguments.set_heads else _align)(arguments, model, tokenizer)

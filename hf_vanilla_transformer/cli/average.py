@@ -33,7 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..inference.loading import load_tokenizer
+        from ..pretrained.loading import load_tokenizer
         from ..training.checkpoints import average_checkpoints, last_checkpoints
     quiet_unless_terminal()
     if bool(arguments.checkpoints) == bool(arguments.run_dir):

@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> None:
     with importing():
         from ..data.inspection import inspect_pairs
         from ..data.splits import located_splits
-        from ..inference.loading import load_tokenizer
+        from ..pretrained.loading import load_tokenizer
     (data_args,) = parse_dataclasses([DataArguments], arguments)
     splits, tokenizer = located_splits(data_args), None
     if arguments.tokenizer_name_or_path:

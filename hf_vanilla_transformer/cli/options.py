@@ -393,6 +393,6 @@ def load_by_name(name: str | list[str], arguments: argparse.Namespace) -> tuple[
 def choose_languages(arguments: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
     """Return the language arguments of `translate_lines` and `score` from --source_lang and --target_lang."""
     with importing():
-        from ..inference.languages import choose_pair
+        from ..pretrained.languages import choose_pair
     source, target = choose_pair(tokenizer, arguments.source_lang, arguments.target_lang)
     return {"src_lang": source, "tgt_lang": target}

@@ -292,8 +292,8 @@ def _load_reranker(arguments: Namespace, languages: dict[str, Any]) -> Any:
             raise ValueError("--rerank_weight needs --rerank_model; name a model of the reverse direction")
         return None
     with importing():
-        from ..inference.languages import model_languages
         from ..inference.reranking import ChannelReranker
+        from ..pretrained.languages import model_languages
     model, its_tokenizer = load_by_name(arguments.rerank_model, arguments)
     what = f"--rerank_model {arguments.rerank_model}"
     chosen: dict[str, Any] = {} if weight is None else {"weight": weight}

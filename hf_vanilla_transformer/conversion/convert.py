@@ -17,12 +17,12 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from ..errors import short_errors
 from ..files import atomic_folder, check_output_folder
-from ..inference.loading import check_finite
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
+from ..pretrained.loading import check_finite
 from .fields import (
     Statements,
     assumed_fields,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import one_line
 from ..files import check_json_size, check_links, read_json_object
-from ..inference.sizes import check_num_labels
+from ..pretrained.sizes import check_num_labels
 from ..weight_files import FETCH_OR_SAVE, PICKLES, check_safetensors, load_pickle, read_shard_index
 
 # Keys of the weights in a file that holds more: "model" in fairseq and others, "model_state" in Joey NMT.

@@ -7,9 +7,9 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreT
 
 from ..errors import as_value_errors, one_line
 from ..files import read_json_object
-from ..inference.generation_settings import check_generation_settings
-from ..inference.loading import needs_trust
 from ..marian_fields import BEHAVIOR_FIELDS
+from ..pretrained.generation_settings import check_generation_settings
+from ..pretrained.loading import needs_trust
 from .reading import FETCH_AGAIN
 from .settings import Settings
 

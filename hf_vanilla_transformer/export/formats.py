@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..files import atomic_folder, check_output_folder
 from ..inference.ctranslate2 import check_settings
-from ..inference.loading import has_tokenizer, load_model, load_tokenizer
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..options import POSITIVE, check_range
+from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx

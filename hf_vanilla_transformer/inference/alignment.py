@@ -12,9 +12,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import alignment_error_rate, words_and_ids
-from ..text.protection import Link
-from .languages import Direction, tag_sources
-from .teacher_forcing import (
+from ..pretrained.languages import Direction, tag_sources
+from ..pretrained.teacher_forcing import (
     IdPair,
     batches_of_pairs,
     cross_attentions,
@@ -22,6 +21,7 @@ from .teacher_forcing import (
     position_limit,
     tightest_limit,
 )
+from ..text.protection import Link
 
 # Returns the attention weights of each pair of a batch, (..., T, S).
 Attend = Callable[[Sequence[IdPair]], Sequence[torch.Tensor]]

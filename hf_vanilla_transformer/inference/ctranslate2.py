@@ -22,11 +22,11 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from ..errors import one_line
 from ..files import read_json_object
 from ..model.masks_vanilla_transformer import mask_padding
+from ..pretrained.generation_settings import check_generation_settings
+from ..pretrained.loading import load_tokenizer
+from ..pretrained.output_limits import LENGTH_BOUNDS
+from ..pretrained.teacher_forcing import IdPair
 from ..search.row_limits import RowLimits
-from .generation_settings import check_generation_settings
-from .loading import load_tokenizer
-from .output_limits import LENGTH_BOUNDS
-from .teacher_forcing import IdPair
 
 # Key that we add to CTranslate2's config.json, and CTranslate2 ignores.
 POSITIONS_KEY = "max_position_embeddings"

@@ -16,12 +16,12 @@ from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreT
 
 from ..errors import unknown_words
 from ..options import POSITIVE, SearchOptions, check_range, ranges
+from ..pretrained.languages import Direction, tag_sources
+from ..pretrained.output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
+from ..pretrained.teacher_forcing import evaluation_mode, position_limit
 from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
-from .languages import Direction, tag_sources
-from .output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
-from .teacher_forcing import evaluation_mode, position_limit
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
 

@@ -22,10 +22,10 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from ..model.compat_vanilla_transformer import CACHE, either
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.pretrained_vanilla_transformer import run_post_init_hooks
+from ..pretrained.languages import check_direction, only_pair
+from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
+from ..pretrained.teacher_forcing import IdPair, decoder_layers, position_limit, start_token_id, tightest_limit
 from .alignment import token_attention
-from .languages import check_direction, only_pair
-from .loading import has_tokenizer, load_model, load_tokenizer, tokenizer_sides
-from .teacher_forcing import IdPair, decoder_layers, position_limit, start_token_id, tightest_limit
 
 
 class EnsembleEncoder(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from ..pretrained.loading import tokenizer_sides
 from .ctranslate2 import CTranslate2Model
-from .loading import tokenizer_sides
 
 
 def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:

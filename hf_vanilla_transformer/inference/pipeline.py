@@ -18,10 +18,7 @@ from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import logging
 
 from ..options import check_choice
-from ..text.facts import ENTRY
-from ..text.sentences import Layout
-from .decoding import BatchTranslator, Generated, Source, encode
-from .languages import (
+from ..pretrained.languages import (
     DIRECTLY,
     check_direction,
     choose_pivot,
@@ -30,11 +27,14 @@ from .languages import (
     is_multilingual,
     recorded_pivots,
 )
-from .loading import check_finite
-from .output_limits import LENGTH_BOUNDS, OutputLimits
+from ..pretrained.loading import check_finite
+from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits
+from ..pretrained.teacher_forcing import position_limit, tightest_limit
+from ..text.facts import ENTRY
+from ..text.sentences import Layout
+from .decoding import BatchTranslator, Generated, Source, encode
 from .preparation import Preparation, SplitSentences
 from .scoring import Score, Target, score
-from .teacher_forcing import position_limit, tightest_limit
 from .translation import REMARKS, checked_sentence, checked_sentences, finished, joined
 
 logger = logging.get_logger(__name__)

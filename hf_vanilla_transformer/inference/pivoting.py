@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from ..pretrained.languages import Direction
 from ..text.protection import Link
 from .decoding import Hypothesis
-from .languages import Direction
 
 
 @dataclass

@@ -15,6 +15,10 @@ from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..pretrained.alphabet import PLAIN_PUNCTUATION, Alphabet, Memo
+from ..pretrained.languages import Direction, current_pair
+from ..pretrained.teacher_forcing import position_limit, tightest_limit
+from ..pretrained.text_facts import facts_of
 from ..text.casing import COMPOUNDS, WORDS, Case, capitalized, case_of, in_case, lower, sentence_case
 from ..text.facts import CASE_RULES, RULES, TextFacts, chosen_rules
 from ..text.protection import (
@@ -32,12 +36,8 @@ from ..text.protection import (
 )
 from ..text.sentences import Layout, cut_long_sentence, split_lines, split_sentences, whole
 from ..text.spelling import Lexicon
-from .alphabet import PLAIN_PUNCTUATION, Alphabet, Memo
 from .decoding import encode
 from .glossary import Glossary, normalized
-from .languages import Direction, current_pair
-from .teacher_forcing import position_limit, tightest_limit
-from .text_facts import facts_of
 
 SplitSentences = Literal["auto", "never", "always"]
 """Whether to split lines into sentences; "auto" does if the model was trained on single sentences."""

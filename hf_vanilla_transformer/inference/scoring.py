@@ -13,9 +13,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import unknown_words
 from ..options import POSITIVE, check_range
+from ..pretrained.languages import Direction, Languages, directions_of, tag_sources
+from ..pretrained.teacher_forcing import (
+    IdPair,
+    batches_of_pairs,
+    evaluation_mode,
+    force_targets,
+    position_limit,
+    start_token_id,
+)
 from .decoding import checked_scores
-from .languages import Direction, Languages, directions_of, tag_sources
-from .teacher_forcing import IdPair, batches_of_pairs, evaluation_mode, force_targets, position_limit, start_token_id
 
 # Text, or ids as returned by `generate()`.
 Target = str | Sequence[int] | torch.Tensor

@@ -18,18 +18,18 @@ from ..data.alignments import check_fast
 from ..documents import Document
 from ..errors import lone_surrogate, one_line
 from ..options import POSITIVE, Range, check_choice, check_range
+from ..pretrained.languages import DIRECTLY, Languages, choose_pivot, directions_of, recorded_pivots
+from ..pretrained.loading import load_model, load_tokenizer
+from ..pretrained.output_limits import OutputLimits, row_limit_options
+from ..pretrained.teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 from ..text.protection import Link
 from ..text.sentences import Layout
 from .alignment import word_alignments
 from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, Source, encode
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
-from .languages import DIRECTLY, Languages, choose_pivot, directions_of, recorded_pivots
-from .loading import load_model, load_tokenizer
-from .output_limits import OutputLimits, row_limit_options
 from .pivoting import after, legs
 from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
-from .teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
 
 logger = logging.get_logger(__name__)
 remarks_logger = logging.get_logger(f"{__name__}.remarks")

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.decoding import encode
-from ..inference.languages import is_multilingual, set_languages
-from ..inference.teacher_forcing import cross_attentions, position_limit
+from ..pretrained.languages import is_multilingual, set_languages
+from ..pretrained.teacher_forcing import cross_attentions, position_limit
 from .engine import Choice
 
 # As a layer or head: mean over all.

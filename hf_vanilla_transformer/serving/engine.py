@@ -17,10 +17,10 @@ from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
 from ..inference.glossary import Glossary, GlossaryError
-from ..inference.languages import has_tags, is_multilingual, is_zero_shot, set_languages
 from ..inference.preparation import Preparation
 from ..inference.translation import translate
 from ..options import SearchOptions
+from ..pretrained.languages import has_tags, is_multilingual, is_zero_shot, set_languages
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
 

@@ -15,9 +15,9 @@ from ..export import export_model
 from ..export.formats import load_for_export
 from ..inference.ctranslate2 import load_ctranslate2
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import is_zero_shot, language_pairs
 from ..inference.translation import load
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
+from ..pretrained.languages import is_zero_shot, language_pairs
 from .engine import Engine, Pair, ServedModel
 
 # "en-de", or "eng_Latn-deu_Latn" as in NLLB.

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from ..errors import one_line
 from ..files import SCRATCH, flush_to_disk
-from ..inference.loading import check_finite, load_model
+from ..pretrained.loading import check_finite, load_model
 
 logger = logging.get_logger(__name__)
 

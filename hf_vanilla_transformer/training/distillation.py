@@ -18,9 +18,9 @@ from ..errors import DataError
 from ..export.formats import export_model
 from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
-from ..inference.languages import is_multilingual, model_languages
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..pretrained.languages import is_multilingual, model_languages
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
 from .experiment import train_translation
 from .metrics import translation_scores

@@ -20,11 +20,11 @@ from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
-from ..inference.languages import DIRECTLY, has_tags, pivot_of, set_languages
-from ..inference.loading import load_model
-from ..inference.teacher_forcing import tightest_limit
-from ..inference.text_facts import set_pivots
 from ..inference.translation import remarks_logger, translate
+from ..pretrained.languages import DIRECTLY, has_tags, pivot_of, set_languages
+from ..pretrained.loading import load_model
+from ..pretrained.teacher_forcing import tightest_limit
+from ..pretrained.text_facts import set_pivots
 from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import METRICS, TIE_BREAKERS

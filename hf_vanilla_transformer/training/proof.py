@@ -7,9 +7,9 @@ from sacrebleu.metrics import CHRF
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..inference.decoding import encode
-from ..inference.languages import Direction
 from ..inference.preparation import Preparation
-from ..inference.text_facts import set_facts
+from ..pretrained.languages import Direction
+from ..pretrained.text_facts import set_facts
 from ..text.casing import Case, in_case, lower
 from ..text.facts import CASE_RULES, TextFacts
 

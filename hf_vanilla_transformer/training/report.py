@@ -20,8 +20,8 @@ from ..data.inspection import oddities
 from ..data.reading import headerless_tsv_files
 from ..errors import one_line
 from ..files import atomic_update
-from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..inference.translation import cross_attention
+from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from ..text.facts import inactive_rules
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import METRICS
@@ -223,7 +223,7 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
     """Draw the training curve and the attention of a sample, if matplotlib is installed."""
     if not find_spec("matplotlib"):
         return
-    from ..inference.visualization import plot_attention, plot_training_curve  # matplotlib is optional
+    from .visualization import plot_attention, plot_training_curve  # matplotlib is optional
 
     trainer = experiment.trainer
     folder = Path(trainer.args.output_dir)

@@ -17,14 +17,14 @@ from ..data.batching import check_token_ids, token_lengths
 from ..data.encoding import LengthLimits, tokenize_pairs
 from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
-from ..inference.languages import has_tags, set_language_ids
-from ..inference.loading import load_model, load_tokenizer
-from ..inference.output_limits import ROOM
-from ..inference.teacher_forcing import position_limit, tightest_limit
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..options import POSITIVE, check_range
 from ..presets import AUTO_PRESET, get_preset, preset_config
+from ..pretrained.languages import has_tags, set_language_ids
+from ..pretrained.loading import load_model, load_tokenizer
+from ..pretrained.output_limits import ROOM
+from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.facts import TextFacts
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, set_learning_rate
 from .auto_preset import use_auto_preset
@@ -151,7 +151,7 @@ def check_arguments(
         check_template(card_template)
     if find_spec("matplotlib"):
         # Fail now if the installation is broken.
-        import_module("..inference.visualization", __package__)
+        import_module(".visualization", __package__)
 
 
 def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> None:

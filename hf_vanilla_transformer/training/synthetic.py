@@ -17,9 +17,9 @@ from ..errors import DataError
 from ..files import LINE_ENDS_TO_SPACES, atomic_write, read_lines
 from ..inference.decoding import Hypothesis
 from ..inference.fingerprint import model_fingerprint
-from ..inference.languages import model_languages
 from ..inference.line_output import Share, line_output
 from ..inference.translation import CHUNK_SIZE, load, translate_lines
+from ..pretrained.languages import model_languages
 from .arguments import VanillaTransformerTrainingArguments
 from .run_folder import make_folder
 from .text_splits import load_text

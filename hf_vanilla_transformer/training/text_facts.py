@@ -16,10 +16,10 @@ from ..data.arguments import NONE
 from ..data.augmentation import DEFAULT, DEFAULT_SHARES, has_placeholders
 from ..data.batching import token_lengths
 from ..data.encoding import PairCounts
-from ..inference.alphabet import PLAIN_PUNCTUATION
-from ..inference.output_limits import EXTRA_OUTPUT_TOKENS
 from ..inference.preparation import Preparation
-from ..inference.text_facts import set_facts, vocabulary_digest, vocabulary_sizes
+from ..pretrained.alphabet import PLAIN_PUNCTUATION
+from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
+from ..pretrained.text_facts import set_facts, vocabulary_digest, vocabulary_sizes
 from ..text.casing import usual_spellings
 from ..text.facts import Rule, TextFacts
 from ..text.premises import MOST, Evidence, evidence_of, learned_items, noise_faults, rules_of

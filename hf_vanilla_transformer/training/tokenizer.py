@@ -18,10 +18,10 @@ from ..data.augmentation import parse_shares
 from ..data.corpora import Part
 from ..data.encoding import Prefixes, SourcePrefix
 from ..data.tokenizer_training import train_tokenizer
-from ..inference.languages import has_tags, is_multilingual
-from ..inference.loading import load_tokenizer
 from ..model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..pretrained.languages import has_tags, is_multilingual
+from ..pretrained.loading import load_tokenizer
 from ..text.protection import PLACEHOLDERS
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .run_folder import save_final

@@ -23,8 +23,8 @@ from ..data.encoding import PairCounts
 from ..data.fingerprint import data_fingerprint
 from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
-from ..inference.loading import without_message
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
+from ..pretrained.loading import without_message
 from .callbacks import ResumedState, breaks_tie, mean_training_loss, metric_name
 from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
 from .options import AUTO_METRIC

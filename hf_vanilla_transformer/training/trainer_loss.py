@@ -36,9 +36,9 @@ from ..data.encoding import LengthLimits, Prefixes
 from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
 from ..errors import DataError
-from ..inference.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
-from ..inference.teacher_forcing import position_limit
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
+from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
+from ..pretrained.teacher_forcing import position_limit
 from .arguments import VanillaTransformerTrainingArguments, set_learning_rate
 from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
-from ..inference.loading import check_finite
+from ..pretrained.loading import check_finite
 from .callbacks import RunRecord
 from .checkpoints import newest_checkpoint
 from .moving_average import TRAINED_WEIGHTS, MovingAverage

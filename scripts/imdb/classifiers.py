@@ -36,9 +36,9 @@ except ImportError as error:
         f'{__name__} needs scikit-learn; install it with `pip install "hf-vanilla-transformer[compare]"`'
     ) from error
 
-from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.presets import preset_config
+from hf_vanilla_transformer.pretrained.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.training.arguments import bf16_is_fast, parse_overrides
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from hf_vanilla_transformer.inference.visualization import (
+from hf_vanilla_transformer.training.visualization import (
     draw_curve,
     finish_figure,
     logged_values,

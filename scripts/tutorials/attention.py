@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.inference.visualization import plot_attention
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerAttention
+from hf_vanilla_transformer.training.visualization import plot_attention
 
 from .common import TutorialArguments, TutorialResult
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from benchmarks.machine import timer
 from benchmarks.power_law import fit_exponent
 from hf_vanilla_transformer.data.arguments import DataArguments
-from hf_vanilla_transformer.inference.visualization import finish_figure, new_figure, style_axes
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
+from hf_vanilla_transformer.training.visualization import finish_figure, new_figure, style_axes
 
 from .common import TutorialArguments, TutorialResult
 

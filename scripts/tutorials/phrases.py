@@ -12,10 +12,10 @@ from transformers import DataCollatorForSeq2Seq, set_seed
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
-from hf_vanilla_transformer.inference.visualization import plot_attention, plot_position_encoding
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from hf_vanilla_transformer.training.visualization import plot_attention, plot_position_encoding
 
 from .common import UNTIED, TutorialArguments, TutorialResult, seed_range, train
 

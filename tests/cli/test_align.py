@@ -3,7 +3,7 @@ import pytest
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.data.alignments import format_pharaoh
 from hf_vanilla_transformer.inference.alignment import alignment_heads, word_alignments
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from translators import ENGLISH, SPANISH, build
 
 

@@ -4,8 +4,8 @@ import math
 import pytest
 
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.inference.scoring import score
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from translators import ENGLISH, SPANISH, build
 
 

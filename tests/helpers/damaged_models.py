@@ -14,8 +14,8 @@ from safetensors.torch import load
 from transformers import GenerationConfig
 
 from damage import DamagedFiles, damaged_bytes, damaged_json, damaged_safetensors, try_kinds
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from translators import build
 
 KINDS = ("shared", "pair", "learned", "sharded", "marian")

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-import hf_vanilla_transformer.inference.visualization  # noqa: F401 - imported before a run is forked
+import hf_vanilla_transformer.training.visualization  # noqa: F401 - imported before a run is forked
 from hf_vanilla_transformer.cli.main import PROGRAM, main
 from hf_vanilla_transformer.training import experiment  # noqa: F401 - as above
 from processes import leave, print_to, surroundings, worlds

@@ -27,7 +27,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
-from hf_vanilla_transformer.inference.languages import set_language_ids
+from hf_vanilla_transformer.pretrained.languages import set_language_ids
 
 ENGLISH = ["a red house", "the small cat sleeps", "two dogs run in the street", "we see a cat", "no"]
 SPANISH = ["una casa roja", "el gato duerme", "dos perros corren por la calle ancha", "vemos un gato", "no"]

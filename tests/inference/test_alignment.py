@@ -15,9 +15,9 @@ from hf_vanilla_transformer.inference.alignment import (
     word_alignments,
 )
 from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
-from hf_vanilla_transformer.inference.loading import load_model
-from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
+from hf_vanilla_transformer.pretrained.loading import load_model
+from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions
 from translators import build
 
 SOURCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", " ", "we see a small cat"]

@@ -6,11 +6,16 @@ import pytest
 import torch
 from transformers import GenerationConfig, pipeline
 
-from hf_vanilla_transformer.inference import languages
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.ensemble import VanillaTransformerEnsemble
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.languages import (
+from hf_vanilla_transformer.inference.preparation import Preparation
+from hf_vanilla_transformer.inference.reranking import ChannelReranker
+from hf_vanilla_transformer.inference.scoring import score
+from hf_vanilla_transformer.inference.translation import translate, translate_lines
+from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
+from hf_vanilla_transformer.pretrained import languages
+from hf_vanilla_transformer.pretrained.languages import (
     choose_pair,
     is_multilingual,
     is_zero_shot,
@@ -18,11 +23,6 @@ from hf_vanilla_transformer.inference.languages import (
     only_pair,
     set_languages,
 )
-from hf_vanilla_transformer.inference.preparation import Preparation
-from hf_vanilla_transformer.inference.reranking import ChannelReranker
-from hf_vanilla_transformer.inference.scoring import score
-from hf_vanilla_transformer.inference.translation import translate, translate_lines
-from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from translators import DIRECTIONS, ENGLISH, SHARED, SPANISH, assert_alike, build, several_languages, texts
 
 TARGETS = ["es", "en", "de", "es", "en"]

@@ -11,10 +11,10 @@ from transformers.pipelines import PIPELINE_REGISTRY, check_task
 from transformers.pipelines.pt_utils import KeyDataset
 
 from hf_vanilla_transformer import TranslationPipeline, train_tokenizer
-from hf_vanilla_transformer.inference.output_limits import LENGTH_BOUNDS
 from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.pretrained.output_limits import LENGTH_BOUNDS
 from translators import ENGLISH, PAIR, SPANISH, build, save_translator, several_languages
 
 KINDS = ("shared", "pair", "learned", "marian", "bart")

@@ -9,17 +9,17 @@ import torch
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
-from hf_vanilla_transformer.inference import languages, translation
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.languages import pivot_of
-from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.inference.pivoting import after, composed
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
-from hf_vanilla_transformer.inference.text_facts import set_pivots
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
+from hf_vanilla_transformer.pretrained import languages, translation
+from hf_vanilla_transformer.pretrained.languages import pivot_of
+from hf_vanilla_transformer.pretrained.loading import load_model
+from hf_vanilla_transformer.pretrained.text_facts import set_pivots
 from translators import DIRECTIONS, SHARED, SPANISH, assert_alike, build, set_end_bias, texts
 
 # Of two legs, Spanish to English and English to German; German is no source.

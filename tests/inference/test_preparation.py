@@ -15,9 +15,7 @@ from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.documents import open_document
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.output_limits import OutputLimits
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
-from hf_vanilla_transformer.inference.text_facts import facts_of, set_facts, vocabulary_digest, vocabulary_sizes
 from hf_vanilla_transformer.inference.translation import (
     finished,
     joined,
@@ -25,6 +23,8 @@ from hf_vanilla_transformer.inference.translation import (
     translate_document,
     translate_lines,
 )
+from hf_vanilla_transformer.pretrained.output_limits import OutputLimits
+from hf_vanilla_transformer.pretrained.text_facts import facts_of, set_facts, vocabulary_digest, vocabulary_sizes
 from hf_vanilla_transformer.text.facts import ENTRY, RULES, Rule, TextFacts
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
 from hf_vanilla_transformer.text.sentences import Layout, split_sentences

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from experiments import arguments, write_splits
-from hf_vanilla_transformer.inference.teacher_forcing import evaluation_mode
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
+from hf_vanilla_transformer.pretrained.teacher_forcing import evaluation_mode
 from hf_vanilla_transformer.training import train_translation
 from processes import run_python, surroundings
 from reliability import FULL, cases

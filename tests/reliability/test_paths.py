@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from hf_vanilla_transformer.hub import files_to_share
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from translators import save_publishable, save_translator
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.preparation import Preparation
-from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions
+from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions
 from hf_vanilla_transformer.serving.attention_map import (
     MAX_CELLS,
     MEAN,

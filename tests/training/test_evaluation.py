@@ -10,8 +10,8 @@ from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.data.encoding import LengthLimits
 from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.inference.languages import recorded_pivots
-from hf_vanilla_transformer.inference.loading import load_model
+from hf_vanilla_transformer.pretrained.languages import recorded_pivots
+from hf_vanilla_transformer.pretrained.loading import load_model
 from hf_vanilla_transformer.training import evaluation
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.callbacks import METRICS

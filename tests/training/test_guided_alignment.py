@@ -21,7 +21,7 @@ from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.alignment import set_alignment_heads, word_alignments
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training import VanillaTransformerTrainer, train_translation
 from hf_vanilla_transformer.training.guided_alignment import AlignmentHead
 from hf_vanilla_transformer.training.setup import guide_alignments

@@ -12,10 +12,10 @@ from experiments import MODEL, SHAPE, TINY, arguments, assert_equal_weights, his
 from hf_vanilla_transformer import VanillaTransformerMultilingualTokenizer
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
-from hf_vanilla_transformer.inference.languages import language_pairs, recorded_pivots
 from hf_vanilla_transformer.inference.preparation import Preparation
-from hf_vanilla_transformer.inference.text_facts import facts_of
 from hf_vanilla_transformer.inference.translation import load, translate
+from hf_vanilla_transformer.pretrained.languages import language_pairs, recorded_pivots
+from hf_vanilla_transformer.pretrained.text_facts import facts_of
 from hf_vanilla_transformer.training import synthetic
 from parallel_text import tsv, write
 from paths import SCRIPTS

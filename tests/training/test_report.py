@@ -185,7 +185,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "broken"),
         [
-            ("training_curve.png", "hf_vanilla_transformer.inference.visualization.plot_training_curve"),
+            ("training_curve.png", "hf_vanilla_transformer.training.visualization.plot_training_curve"),
             ("attention.png", "hf_vanilla_transformer.training.report.cross_attention"),
         ],
     )

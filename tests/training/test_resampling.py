@@ -15,7 +15,7 @@ from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.inference.loading import load_model, load_tokenizer
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from hf_vanilla_transformer.training.callbacks import SamplerEpoch

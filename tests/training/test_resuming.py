@@ -13,7 +13,7 @@ from experiments import TINY, arguments, train, write_splits
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.fingerprint import data_fingerprint
 from hf_vanilla_transformer.data.splits import load_parallel_text
-from hf_vanilla_transformer.inference.loading import load_model
+from hf_vanilla_transformer.pretrained.loading import load_model
 from hf_vanilla_transformer.training import ModelArguments, VanillaTransformerTrainingArguments, train_translation
 from hf_vanilla_transformer.training.checkpoints import MANIFEST, trained_with
 from hf_vanilla_transformer.training.resuming import FIXED, FREE, MEANT

@@ -15,8 +15,8 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.inference.languages import language_pairs
-from hf_vanilla_transformer.inference.loading import load_tokenizer
+from hf_vanilla_transformer.pretrained.languages import language_pairs
+from hf_vanilla_transformer.pretrained.loading import load_tokenizer
 from hf_vanilla_transformer.training import setup
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.setup import check_arguments, fit_metrics

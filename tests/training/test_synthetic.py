@@ -11,8 +11,8 @@ from hf_vanilla_transformer.data.corpora import BACK_TRANSLATED, corpora_of
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.decoding import Hypothesis
-from hf_vanilla_transformer.inference.loading import load_tokenizer
 from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.pretrained.loading import load_tokenizer
 from hf_vanilla_transformer.training import synthetic
 from hf_vanilla_transformer.training.setup import set_up
 from hf_vanilla_transformer.training.synthetic import is_cut_off, translate_to_files, with_back_translations

@@ -8,9 +8,9 @@ from transformers import GenerationConfig
 
 from experiments import set_up
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
-from hf_vanilla_transformer.inference.loading import load_model
 from hf_vanilla_transformer.inference.preparation import Preparation
-from hf_vanilla_transformer.inference.text_facts import facts_of
+from hf_vanilla_transformer.pretrained.loading import load_model
+from hf_vanilla_transformer.pretrained.text_facts import facts_of
 from hf_vanilla_transformer.text.facts import ENTRY
 from hf_vanilla_transformer.training.proof import HeldOut, prove_rules
 from hf_vanilla_transformer.training.text_facts import TrainingText, long_targets, supported_noise

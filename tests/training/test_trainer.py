@@ -16,8 +16,8 @@ from devices import TEST_DEVICE
 from hf_vanilla_transformer.data.batching import TokenBudgetBatchSampler, token_lengths
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.inference.output_limits import EXTRA_OUTPUT_TOKENS
 from hf_vanilla_transformer.model import loss_vanilla_transformer, modeling_vanilla_transformer
+from hf_vanilla_transformer.pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from hf_vanilla_transformer.training.arguments import VanillaTransformerTrainingArguments
 from hf_vanilla_transformer.training.trainer import VanillaTransformerTrainer
 from processes import leave, run_in_two

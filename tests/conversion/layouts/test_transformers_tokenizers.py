@@ -17,8 +17,8 @@ from transformers import (
 
 import transformers_models
 from hf_vanilla_transformer.conversion import convert_checkpoint, load_converted
-from hf_vanilla_transformer.inference.languages import set_languages
 from hf_vanilla_transformer.inference.translation import translate
+from hf_vanilla_transformer.pretrained.languages import set_languages
 from transformers_models import WORDS
 
 LETTERS = sorted(set("".join(WORDS)) - {" "})

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.inference.translation import load
+from hf_vanilla_transformer.pretrained.loading import load_config, load_model, load_tokenizer
 from hf_vanilla_transformer.training import average_checkpoints
 from translators import ENGLISH, build
 

@@ -12,8 +12,8 @@ from matplotlib import font_manager
 from matplotlib.image import imread
 
 from drawings import attention, panels, tick_labels, visible
-from hf_vanilla_transformer.inference import visualization
-from hf_vanilla_transformer.inference.visualization import plot_attention, plot_position_encoding, plot_training_curve
+from hf_vanilla_transformer.training import visualization
+from hf_vanilla_transformer.training.visualization import plot_attention, plot_position_encoding, plot_training_curve
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]

@@ -5,8 +5,8 @@ import json
 import pytest
 from transformers import GenerationConfig
 
-from hf_vanilla_transformer.inference.generation_settings import RULES, check_generation_settings
-from hf_vanilla_transformer.inference.loading import load_model
+from hf_vanilla_transformer.pretrained.generation_settings import RULES, check_generation_settings
+from hf_vanilla_transformer.pretrained.loading import load_model
 from translators import save_translator
 
 UNUSABLE = {

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.inference.teacher_forcing import cross_attentions, eager_attention
+from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions, eager_attention
 from tiny import close
 from translators import build
 
@@ -9,6 +9,11 @@ KINDS = ("shared", "pair", "marian")
 PAIRS = [([4, 5, 6, 2], [7, 8, 2]), ([4, 2], [5, 2]), ([9, 8, 7, 6, 5, 2], [4, 4, 5, 6, 2])]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(params=KINDS)
+def translator(request):
+    return build(request.param)
 
 
 def test_weights_do_not_depend_on_the_batch(translator):

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_vanilla_transformer.inference.loading import load_config, load_model
-from hf_vanilla_transformer.inference.sizes import check_sizes
 from hf_vanilla_transformer.model.positions_vanilla_transformer import MAX_CACHED
+from hf_vanilla_transformer.pretrained.loading import load_config, load_model
+from hf_vanilla_transformer.pretrained.sizes import check_sizes
 from tiny import tiny_model
 from translators import save_translator
 

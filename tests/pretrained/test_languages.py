@@ -1,7 +1,7 @@
 import pytest
 from transformers import NllbTokenizer
 
-from hf_vanilla_transformer.inference.languages import check_direction, is_multilingual, language_pairs, set_languages
+from hf_vanilla_transformer.pretrained.languages import check_direction, is_multilingual, language_pairs, set_languages
 from translators import SHARED, build, several_languages
 
 
