@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from ..batches import greedy_batches
 from ..errors import DataError
 from ..model.checks_vanilla_transformer import IGNORE_INDEX
 from ..options import POSITIVE, check_range
@@ -180,15 +181,16 @@ def _length_keys(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 def _greedy_edges(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarray:
     """Cut rows of ascending source length greedily: batch b spans `edges[b]` to `edges[b + 1]`."""
-    edges = [0]
     counter = np.arange(1, len(source) + 1, dtype=np.int64)
-    while (start := edges[-1]) < len(source):
+
+    def size_at(start: int) -> int:
         # Upper bound on the batch: later sources are at least as long.
         window = slice(start, start + max_tokens // max(1, int(source[start])))
         longest = source[window] + np.maximum.accumulate(target[window])
         # The cost of the first n pairs grows with n, so binary search finds the batch.
-        edges.append(start + int(np.searchsorted(counter[: len(longest)] * longest, max_tokens, side="right")))
-    return np.array(edges)
+        return int(np.searchsorted(counter[: len(longest)] * longest, max_tokens, side="right"))
+
+    return np.array([0, *(batch.stop for batch in greedy_batches(len(source), size_at))])
 
 
 def _split_into(edges: np.ndarray, number: int) -> np.ndarray:

@@ -1,27 +1,26 @@
-"""Decode sentences in batches of a token budget into n-best lists with scores.
+"""Decode prepared sentences in batches of a token budget into n-best lists with scores.
 
 Shape legend: N rows (hypotheses), T target length, V target vocabulary.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import unknown_words
+from ..batches import greedy_batches
 from ..options import POSITIVE, SearchOptions, check_range, ranges
-from ..pretrained.languages import Direction, tag_sources
 from ..pretrained.output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
 from ..pretrained.teacher_forcing import evaluation_mode, position_limit
 from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
+from .preparation import Prepared
 
 NAN_SCORE = "a score is NaN: activations overflow the model's dtype; compute in float32"
 
@@ -36,14 +35,6 @@ CHECKED_TOKENS = 64
 
 # Greedy search: without beams, `generate()` warns about each of these that the model has set.
 NO_BEAM_SEARCH = {"num_beams": 1, "length_penalty": None, "early_stopping": None}
-
-
-class Source(NamedTuple):
-    """The ids of a sentence, none if it is blank, and the terms and placeholders required in its translations."""
-
-    ids: list[int]
-    terms: Terms | None = None
-    placeholders: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -79,37 +70,6 @@ class Generated(NamedTuple):
 
     def hypothesis(self, text: str) -> Hypothesis:
         return Hypothesis(text, self.score, remarks=None if self.is_whole else ["limit"])
-
-
-def encode(
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
-    max_source_length: int | None = None,
-    directions: Iterable[Direction | None] = repeat(None),
-) -> tuple[list[list[int]], int]:
-    """Return the ids of each source sentence, none for a blank one, and the number of truncated sentences.
-
-    Args:
-        tokenizer: Any tokenizer.
-        sentences: Source sentences.
-        max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
-        directions: Languages of each sentence, where sources have tags; None for the tokenizer's current ones.
-    """
-    ids: list[list[int]] = [[] for _ in sentences]
-
-    def tokenize(indices: list[int], **truncation: Any) -> None:
-        if indices:
-            texts = [sentences[i] for i in indices]
-            with unknown_words(tokenizer, texts):
-                rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
-            for i, row in zip(indices, rows, strict=True):
-                ids[i] = row
-
-    tokenize([i for i, sentence in enumerate(sentences) if sentence.strip()])
-    too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
-    # Only the tokenizer knows which special tokens to keep, and which side to truncate.
-    tokenize(too_long, truncation=True, max_length=max_source_length)
-    return tag_sources(tokenizer, ids, directions), len(too_long)
 
 
 def checked_scores(scores: list[float]) -> list[float]:
@@ -172,8 +132,8 @@ def decoding_session(model: Any) -> AbstractContextManager[None]:
     return model.decoding_session() if hasattr(model, "decoding_session") else nullcontext()
 
 
-class BatchTranslator:
-    """Decodes batches with fixed settings; arguments as for `translate_lines`."""
+class Decoder:
+    """Decodes prepared sentences with fixed settings; arguments as for `translate_lines`."""
 
     def __init__(
         self,
@@ -215,49 +175,56 @@ class BatchTranslator:
             self._vocabulary = TermVocabulary.of(tokenizer)
             self._vocabulary.phrases(tokenizer, glossary.translations())
 
-    def terms(self, sentences: Sequence[str], ids: list[list[int]], limit: int | None = None) -> list[Terms | None]:
-        """Return the terms of each sentence, None if it has none; `limit` is the one used for `ids`."""
-        if self._glossary is None or self._vocabulary is None:
-            return [None] * len(sentences)
-        source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
-        found: list[Terms | None] = []
-        for sentence, row in zip(sentences, ids, strict=True):
-            # Skip terms that were truncated.
-            if len(row) == limit:
-                sentence = str(source_tokenizer.decode(row, skip_special_tokens=True))
-            translations = self._glossary.translations_in(sentence) if row else []
-            phrases = self._vocabulary.phrases(self.tokenizer, translations)
-            found.append(Terms(self._vocabulary, phrases) if phrases else None)
-        return found
+    def return_all_beams(self) -> None:
+        """Return all hypotheses of the beams, for a reranker."""
+        self.num_hypotheses = max(self.num_hypotheses, self.num_beams)
+        if self.num_hypotheses == 1:
+            raise ValueError("reranking needs several hypotheses, but `num_beams` is 1; raise it")
 
-    def translate_chunk(self, sources: Sequence[Source], bar: tqdm) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence."""
+    def with_terms(self, sentences: Sequence[Prepared]) -> Sequence[Prepared]:
+        """Return sentences with the terms that the glossary requires."""
+        if self._vocabulary is None:
+            return sentences
+        return [replace(sentence, terms=self._terms(sentence)) for sentence in sentences]
+
+    def _terms(self, sentence: Prepared) -> Terms | None:
+        if self._glossary is None or self._vocabulary is None or not sentence.ids:
+            return None
+        text = sentence.input_text
+        # Skip terms that were truncated.
+        if sentence.is_truncated:
+            source_tokenizer = getattr(self.tokenizer, "source_tokenizer", self.tokenizer)
+            text = str(source_tokenizer.decode(list(sentence.ids), skip_special_tokens=True))
+        phrases = self._vocabulary.phrases(self.tokenizer, self._glossary.translations_in(text))
+        return Terms(self._vocabulary, phrases) if phrases else None
+
+    def decode(self, sentences: Sequence[Prepared], bar: tqdm | None = None) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each sentence, as the model writes them."""
         blank = Hypothesis("", 0.0 if self.with_scores else None)
-        results = [[blank] * self.num_hypotheses for _ in sources]
-        bar.update(sum(not source.ids for source in sources))
+        results = [[blank] * self.num_hypotheses for _ in sentences]
+        progress = tqdm(disable=True) if bar is None else bar
+        progress.update(sum(not sentence.ids for sentence in sentences))
         with decoding_session(self.model):
-            for indices in self._batches(sources):
-                found = self.generate_batch([sources[i] for i in indices])
-                rows = [generated.ids for row in found for generated in row]
+            for indices in self._batches(sentences):
+                outputs = self.decode_batch([sentences[i] for i in indices])
+                rows = [generated.ids for row in outputs for generated in row]
                 texts = iter(self.tokenizer.batch_decode(rows, skip_special_tokens=True))
-                for i, row in zip(indices, found, strict=True):
+                for i, row in zip(indices, outputs, strict=True):
                     results[i] = [generated.hypothesis(next(texts)) for generated in row]
-                bar.update(len(indices))
+                progress.update(len(indices))
         return results
 
-    def _batches(self, sources: Sequence[Source]) -> Iterator[list[int]]:
+    def _batches(self, sentences: Sequence[Prepared]) -> Iterator[list[int]]:
         """Yield the indices of sentences to decode together; those with terms are grouped by number of beams."""
         groups: dict[int, list[int]] = {}
-        for i, source in enumerate(sources):
-            if source.ids:
-                groups.setdefault(self._constrained_beams(source.terms), []).append(i)
+        for i, sentence in enumerate(sentences):
+            if sentence.ids:
+                groups.setdefault(self._constrained_beams(sentence.terms), []).append(i)
         for num_beams, group in sorted(groups.items()):
             # Longest first: if memory runs out, it does so at once.
-            order = sorted(group, key=lambda i: -len(sources[i].ids))
-            while order:
-                size = self.batch_size(len(sources[order[0]].ids), num_beams)
-                yield order[:size]
-                order = order[size:]
+            order = sorted(group, key=lambda i: -len(sentences[i].ids))
+            sizes = [self.batch_size(len(sentences[i].ids), num_beams) for i in order]
+            yield from (order[batch] for batch in greedy_batches(len(order), sizes.__getitem__))
 
     def _constrained_beams(self, terms: Terms | None) -> int:
         """Return the number of beams for a search with terms; 0 if there are no terms."""
@@ -285,7 +252,7 @@ class BatchTranslator:
         padded = -(-longest // multiple) * multiple
         return max(longest, min(padded, position_limit(self.model.config) or padded))
 
-    def generate_batch(self, sources: Sequence[Source]) -> list[list[Generated]]:
+    def decode_batch(self, sources: Sequence[Prepared]) -> list[list[Generated]]:
         """Return the hypotheses of non-blank sentences, either all with terms or all without.
 
         Where a translation lacks a placeholder, the search is repeated with the placeholders as terms.
@@ -304,19 +271,18 @@ class BatchTranslator:
                     found[again[i]] = each
         return found
 
-    def _lacks_placeholder(self, source: Source, hypotheses: Sequence[Generated]) -> bool:
+    def _lacks_placeholder(self, source: Prepared, hypotheses: Sequence[Generated]) -> bool:
         side = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
         wanted = {side.convert_tokens_to_ids(name) for name in source.placeholders}
         return bool(wanted) and any(wanted.difference(hypothesis.ids) for hypothesis in hypotheses)
 
-    def _with_placeholders_as_terms(self, source: Source) -> Source:
+    def _with_placeholders_as_terms(self, source: Prepared) -> Prepared:
         vocabulary = TermVocabulary.of(self.tokenizer)
         own = source.terms.phrases if source.terms else []
-        return source._replace(
-            terms=Terms(vocabulary, [*own, *vocabulary.phrases(self.tokenizer, source.placeholders)])
-        )
+        required = vocabulary.phrases(self.tokenizer, source.placeholders)
+        return replace(source, terms=Terms(vocabulary, [*own, *required]))
 
-    def _generate(self, sources: Sequence[Source]) -> list[list[Generated]]:
+    def _generate(self, sources: Sequence[Prepared]) -> list[list[Generated]]:
         ids, terms = [source.ids for source in sources], [source.terms for source in sources if source.terms]
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
         limits: list[int] = []

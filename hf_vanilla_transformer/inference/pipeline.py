@@ -29,13 +29,13 @@ from ..pretrained.languages import (
 )
 from ..pretrained.loading import check_finite
 from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits
-from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.facts import ENTRY
 from ..text.sentences import Layout
-from .decoding import BatchTranslator, Generated, Source, encode
-from .preparation import Preparation, SplitSentences
+from .decoding import Decoder, Generated
+from .preparation import Preparation, Prepared, SplitSentences
 from .scoring import Score, Target, score
-from .translation import REMARKS, checked_sentence, checked_sentences, finished, joined
+from .translation import checked_sentence, checked_sentences
+from .translator import MAX_TOKENS, REMARKS, Translator, join
 
 logger = logging.get_logger(__name__)
 
@@ -135,7 +135,7 @@ class TranslationPipeline(Base):
             check_direction(self.tokenizer, source, target, name)
         tasks = getattr(self.model.config, "task_specific_params", None) or {}
         self._prefix = tasks.get(self.task, {}).get("prefix", "")
-        self._prepared: tuple[Any, Preparation] | None = None
+        self._cached: tuple[Any, Translator] | None = None
 
     def __call__(self, inputs: Any, pivot: str | None = None, **kwargs: Any) -> Any:
         if through := self._chosen_pivot(pivot or self._pivot, **kwargs):
@@ -169,8 +169,8 @@ class TranslationPipeline(Base):
         if isinstance(inputs, str):
             return results[0]["translation_text"]
         if isinstance(inputs, Sequence):
-            return [each["translation_text"] for each in results]
-        return (each["translation_text"] for (each,) in results)
+            return [record["translation_text"] for record in results]
+        return (record["translation_text"] for (record,) in results)
 
     def score(
         self,
@@ -183,7 +183,7 @@ class TranslationPipeline(Base):
     ) -> list[Score]:
         """Score each target as a translation of its source; see `hf_vanilla_transformer.score`."""
         options |= zip(("src_lang", "tgt_lang"), self._call_languages(src_lang, tgt_lang), strict=True)
-        return score(self.model, self.tokenizer, [self._prefix + each for each in sources], targets, **options)
+        return score(self.model, self.tokenizer, [self._prefix + source for source in sources], targets, **options)
 
     def get_iterator(self, inputs: Any, num_workers: int, batch_size: int, *params: Any) -> Any:
         """Return the results one by one; a list is translated in batches of similar length."""
@@ -215,28 +215,23 @@ class TranslationPipeline(Base):
         raw: bool = False,
         rules: Iterable[str] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yield for each sentence of a text its ids and a mask of ones, (1, S), and what `postprocess` needs.
+        """Yield each prepared sentence of a text with what the other steps need.
 
-        A sentence with nothing to translate is a single masked token. A multilingual tokenizer adds
-        `forced_bos_token_id` (1).
+        A multilingual tokenizer adds `forced_bos_token_id` (1).
         """
         directions, languages = directions_of(self.tokenizer, *self._languages(src_lang, tgt_lang))
-        direction = next(directions)
-        tokenizer_limit = self.tokenizer.model_max_length if truncation else None
-        limit = tightest_limit(position_limit(self.model.config), tokenizer_limit)
-        preparation = self._preparation(protect, raw, rules)
-        layout = preparation.layout(input_, split_sentences, direction and direction[0])
-        sentences = [preparation.sentence(each, None, direction) for each in layout.sentences or ("",)]
-        rows, truncated = encode(self.tokenizer, [each.given for each in sentences], limit, repeat(direction))
-        if truncated and not truncation:
+        limit = self.tokenizer.model_max_length if truncation else None
+        translator = self._translator(limit, split_sentences, protect, raw, rules)
+        (text,) = translator.prepare([input_], directions)
+        sentences = text.sentences or [Prepared("")]
+        if not truncation and any(sentence.is_truncated for sentence in sentences):
+            limit = translator.max_source_length
             logger.warning(f"a text longer than the model's {limit} positions was truncated: {input_[:50]!r}...")
-        for i, (sentence, ids) in enumerate(zip(sentences, rows, strict=True), start=1):
+        for i, sentence in enumerate(sentences, start=1):
             yield {
-                "input_ids": torch.tensor([ids or [self.tokenizer.pad_token_id or 0]]),
-                "attention_mask": torch.tensor([[1] * len(ids) or [0]]),
                 **{name: torch.tensor([value]) for name, value in languages.items()},
                 "sentence": sentence,
-                "layout": layout,
+                "layout": text.layout,
                 "is_last": i == len(sentences),
             }
 
@@ -251,12 +246,28 @@ class TranslationPipeline(Base):
             return src_lang, tgt_lang
         return src_lang or self.tokenizer.src_lang, tgt_lang or self.tokenizer.tgt_lang
 
-    def _preparation(self, *options: Any) -> Preparation:
-        """Return the `Preparation` for these options, cached until they change."""
-        if self._prepared is None or self._prepared[0] != options:
-            protect, raw, rules = options
-            self._prepared = options, Preparation(self.model, self.tokenizer, protect, raw, self._prefix, rules)
-        return self._prepared[1]
+    def _translator(
+        self,
+        max_source_length: int | None = None,
+        split_sentences: SplitSentences = "auto",
+        protect: Iterable[str] = (),
+        raw: bool = False,
+        rules: Iterable[str] | None = None,
+    ) -> Translator:
+        """Return the `Translator` for these options, cached until they change."""
+        options = max_source_length, split_sentences, protect, raw, rules
+        if self._cached is None or self._cached[0] != options:
+            preparation = Preparation(self.model, self.tokenizer, protect, raw, self._prefix, rules)
+            translator = Translator(
+                self.model,
+                self.tokenizer,
+                preparation,
+                max_source_length=max_source_length,
+                split_sentences=split_sentences,
+                pivot=DIRECTLY,
+            )
+            self._cached = options, translator
+        return self._cached[1]
 
     def _forward(
         self,
@@ -276,25 +287,25 @@ class TranslationPipeline(Base):
         n = next((value for value in candidates if value is not None), 1)
         if "forced_bos_token_id" in input_tensors:
             options.setdefault("forced_bos_token_id", int(input_tensors["forced_bos_token_id"][0]))
-        rows = zip(input_tensors["input_ids"], input_tensors["attention_mask"], strict=True)
-        ids = [row[mask.bool()].tolist() for row, mask in rows]
-        # `max_tokens` does not matter: the whole batch is decoded at once.
-        translator = BatchTranslator(self.model, self.tokenizer, n, 1, return_scores, options)
-        padding = self.tokenizer.pad_token_id or 0
+        decoder = Decoder(self.model, self.tokenizer, n, MAX_TOKENS, return_scores, options)
         # A batch has a list of them.
-        sentences = input_tensors["sentence"]
-        sentences = sentences if isinstance(sentences, list) else [sentences]
-        sources = [Source(row, None, each.placeholders) for row, each in zip(ids, sentences, strict=True) if row]
-        found = iter(translator.generate_batch(sources) if sources else ())
-        hypotheses = [each for row in ids for each in (next(found) if row else [Generated([padding], 0.0)] * n)]
-        sequences = [torch.tensor(each.ids, device="cpu") for each in hypotheses]
-        outputs = {"output_ids": pad_sequence(sequences, True, padding).view(len(ids), n, -1)}
+        batch = input_tensors["sentence"]
+        sentences: list[Prepared] = batch if isinstance(batch, list) else [batch]
+        filled = [sentence for sentence in sentences if sentence.ids]
+        rows = iter(decoder.decode_batch(filled) if filled else ())
+        padding = self.tokenizer.pad_token_id or 0
+        blank = [Generated([padding], 0.0)] * n
+        generated = [row for sentence in sentences for row in (next(rows) if sentence.ids else blank)]
         # A limit of the caller is no surprise.
         is_asked = bool(generate_options.keys() & {*LENGTH_BOUNDS})
-        whole = [is_asked or each.is_whole for each in hypotheses]
-        outputs["are_whole"] = torch.tensor(whole, device="cpu").view(len(ids), n)
+        sequences = [torch.tensor(row.ids, device="cpu") for row in generated]
+        columns = {
+            "output_ids": pad_sequence(sequences, True, padding),
+            "are_whole": torch.tensor([is_asked or row.is_whole for row in generated], device="cpu"),
+        }
         if return_scores:
-            outputs["scores"] = torch.tensor([each.score for each in hypotheses], device="cpu").view(len(ids), n)
+            columns["scores"] = torch.tensor([row.score for row in generated], device="cpu")
+        outputs = {name: column.unflatten(0, (len(sentences), n)) for name, column in columns.items()}
         return outputs | {name: input_tensors[name] for name in ("sentence", "layout", "is_last")}
 
     def _generation_options(self, config: GenerationConfig | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -321,25 +332,27 @@ class TranslationPipeline(Base):
         """Return a dict for each translation of one text."""
         layout: Layout = model_outputs[0]["layout"]
         rows = []
-        for each in model_outputs:
-            scores = each["scores"][0].tolist() if "scores" in each else [None] * each["output_ids"].shape[1]
+        for output in model_outputs:
+            scores = output["scores"][0].tolist() if "scores" in output else repeat(None)
             texts = self.tokenizer.batch_decode(
-                each["output_ids"][0],
+                output["output_ids"][0],
                 skip_special_tokens=True,
                 clean_up_tokenization_spaces=clean_up_tokenization_spaces,
             )
-            generated = map(Generated, repeat([]), scores, each["are_whole"][0].tolist())
-            rows.append([one.hypothesis(text) for text, one in zip(texts, generated, strict=True)])
-        sentences = [each["sentence"] for each in model_outputs]
-        rows = finished(self.model, self.tokenizer, sentences, rows)
-        hypotheses, records = joined(layout, rows) if layout.sentences else rows[0], []
+            generated = map(Generated, repeat([]), scores, output["are_whole"][0].tolist())
+            rows.append([row.hypothesis(text) for text, row in zip(texts, generated, strict=True)])
+        sentences = [output["sentence"] for output in model_outputs]
+        # In a worker process, `preprocess` leaves no translator here.
+        translator = self._cached[1] if self._cached else self._translator(raw=True)
+        rows = translator.restore(sentences, rows)
+        hypotheses, records = join(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
             level = logging.INFO if remark == "corrected" else logging.WARNING
             logger.log(level, f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")
         for i, hypothesis in enumerate(hypotheses):
             record: dict[str, Any] = {}
             if return_tensors:
-                record["translation_token_ids"] = torch.cat([each["output_ids"][0, i] for each in model_outputs])
+                record["translation_token_ids"] = torch.cat([output["output_ids"][0, i] for output in model_outputs])
             if return_text or (return_text is None and not return_tensors):
                 record["translation_text"] = hypothesis.text
             if hypothesis.score is not None:

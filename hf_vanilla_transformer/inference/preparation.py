@@ -8,15 +8,17 @@ become placeholders, or are removed for models without placeholders, and are put
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import islice, repeat
 from re import Pattern
 from typing import Any, Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import unknown_words
 from ..pretrained.alphabet import PLAIN_PUNCTUATION, Alphabet, Memo
-from ..pretrained.languages import Direction, current_pair
+from ..pretrained.languages import Direction, current_pair, tag_sources
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..pretrained.text_facts import facts_of
 from ..text.casing import COMPOUNDS, WORDS, Case, capitalized, case_of, in_case, lower, sentence_case
@@ -36,7 +38,7 @@ from ..text.protection import (
 )
 from ..text.sentences import Layout, cut_long_sentence, split_lines, split_sentences, whole
 from ..text.spelling import Lexicon
-from .decoding import encode
+from .constrained_search import Terms
 from .glossary import Glossary, normalized
 
 SplitSentences = Literal["auto", "never", "always"]
@@ -52,28 +54,34 @@ BLANKS = re.compile(r"\s+", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Sentence:
-    """A prepared sentence.
+class Prepared:
+    """A sentence as the model reads it, and what is needed to restore its translation.
 
     Attributes:
         source: The original sentence.
         case: The case to restore in the translation, if not that of sentences.
         protected: The text to translate, with placeholders; None if there is nothing to translate.
-        raw: Whether source and translation stay as they are, except for placeholders unknown to the model.
         direction: Languages, for multilingual models; None for the tokenizer's current ones.
         prefix: Prefix of the text to translate.
         rules: Names of the rules that changed what the model reads or the translation.
         target_lang: Language of the translation, if known.
+        ids: Source token ids, end token included; none if there is nothing to translate.
+        is_truncated: Whether the ids lack the end of the sentence.
+        terms: Terms required in its translations.
+        final_lang: The language to translate into from the second of `direction`, if that is only on the way.
     """
 
     source: str
     case: Case = Case.SENTENCE
     protected: ProtectedText | None = None
-    raw: bool = False
     direction: Direction | None = None
     prefix: str = ""
     rules: frozenset[str] = frozenset()
     target_lang: str | None = None
+    ids: Sequence[int] = ()
+    is_truncated: bool = False
+    terms: Terms | None = None
+    final_lang: str | None = None
 
     @property
     def text(self) -> str:
@@ -81,8 +89,8 @@ class Sentence:
         return self.protected.text if self.protected else ""
 
     @property
-    def given(self) -> str:
-        """The model's input text; "" if there is nothing to translate."""
+    def input_text(self) -> str:
+        """The text that the model reads, prefix included; "" if there is nothing to translate."""
         return self.prefix + self.text if self.text else ""
 
     @property
@@ -94,19 +102,60 @@ class Sentence:
         """Whether a translation lacks a placeholder, so that word links are needed to place its item."""
         return bool(self.protected and self.protected.missing(translation))
 
-    def finished(self, translation: str, links: Sequence[Link] = ()) -> tuple[str, list[Link]]:
+    def restore(self, translation: str, links: Sequence[Link] = ()) -> tuple[str, list[Link]]:
         """Turn the model's translation of `text` into that of `source`.
 
         Args:
             translation: Translation of `text`.
-            links: Links between words of `text` and `translation`, if known.
+            links: Links between words of `input_text` and `translation`, if known.
 
         Returns:
             The translation of `source`, and the links between words of the two.
         """
         if self.protected is None:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
-        return self.protected.restored(in_case(translation, self.case, self.target_lang), links)
+        prefix = len(self.prefix.split())
+        own = [(source - prefix, target) for source, target in links if source >= prefix]
+        return self.protected.restored(in_case(translation, self.case, self.target_lang), own)
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """A text as prepared sentences; those of `layout` are the original ones."""
+
+    layout: Layout
+    sentences: Sequence[Prepared] = ()
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    max_source_length: int | None = None,
+    directions: Iterable[Direction | None] = repeat(None),
+) -> tuple[list[list[int]], int]:
+    """Return the ids of each source sentence, none for a blank one, and the number of truncated sentences.
+
+    Args:
+        tokenizer: Any tokenizer.
+        sentences: Source sentences.
+        max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
+        directions: Languages of each sentence, where sources have tags; None for the tokenizer's current ones.
+    """
+    ids: list[list[int]] = [[] for _ in sentences]
+
+    def tokenize(indices: list[int], **truncation: Any) -> None:
+        if indices:
+            texts = [sentences[i] for i in indices]
+            with unknown_words(tokenizer, texts):
+                rows = tokenizer(texts, return_attention_mask=False, verbose=False, **truncation)["input_ids"]
+            for i, row in zip(indices, rows, strict=True):
+                ids[i] = row
+
+    tokenize([i for i, sentence in enumerate(sentences) if sentence.strip()])
+    too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
+    # Only the tokenizer knows which special tokens to keep, and which side to truncate.
+    tokenize(too_long, truncation=True, max_length=max_source_length)
+    return tag_sources(tokenizer, ids, directions), len(too_long)
 
 
 class Preparation:
@@ -160,10 +209,40 @@ class Preparation:
         self._plain_marks = str.maketrans(rare)
         self._costs = Memo(self._tokens_of)
 
-    def layout(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
-        """Split a text into sentences as `split` says, and cut long ones into pieces."""
-        layout = self.split(text, split, language)
-        return self.fit(layout) if self.may_be_long(layout) else layout
+    def prepare(
+        self,
+        texts: Iterable[str | Layout],
+        directions: Iterable[Direction | None] = repeat(None),
+        *,
+        split: SplitSentences = "auto",
+        glossary: Glossary | None = None,
+        max_source_length: int | None = None,
+    ) -> list[PreparedText]:
+        """Prepare texts, cutting sentences longer than any in training into pieces.
+
+        Args:
+            texts: Texts, or texts already split.
+            directions: Languages of each text, for multilingual models; None for the tokenizer's current ones.
+            split: Whether to split texts into sentences.
+            glossary: Terms that stay in the text, even if they look like protected items.
+            max_source_length: Truncate sentences to this many tokens, end token included; None for no truncation.
+        """
+        pairs = list(zip(texts, directions, strict=False))
+        layouts = [
+            text if isinstance(text, Layout) else self.split(text, split, direction and direction[0])
+            for text, direction in pairs
+        ]
+        rows = iter(
+            self._encoded(
+                self.sentence(sentence, glossary, direction)
+                for layout, (_, direction) in zip(layouts, pairs, strict=True)
+                for sentence in layout.sentences
+            )
+        )
+        prepared = [PreparedText(layout, list(islice(rows, len(layout.sentences)))) for layout in layouts]
+        if "cut" in self.rules:
+            prepared = [self._cut(text, glossary) if self._is_long(text) else text for text in prepared]
+        return [replace(text, sentences=self._truncated(text.sentences, max_source_length)) for text in prepared]
 
     def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
         """Split a text into sentences by the rules of its language, by default the tokenizer's."""
@@ -177,44 +256,70 @@ class Preparation:
             return whole(text, bullets)
         return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
 
-    def may_be_long(self, layout: Layout) -> bool:
-        """Whether a sentence may be too long, estimated from above without the tokenizer."""
-        # A token has at least a byte, except special tokens and letters that normalization expands: hence the factor.
-        sizes = (len(sentence.encode()) for sentence in layout.sentences)
-        return "cut" in self.rules and 2 * max(sizes, default=0) > self.max_length
+    def _encoded(self, sentences: Iterable[Prepared], max_source_length: int | None = None) -> list[Prepared]:
+        """Return sentences with their ids."""
+        chosen = list(sentences)
+        directions = [sentence.direction for sentence in chosen]
+        rows, _ = encode(self.tokenizer, [sentence.input_text for sentence in chosen], max_source_length, directions)
+        return [replace(sentence, ids=ids) for sentence, ids in zip(chosen, rows, strict=True)]
 
-    def fit(self, layout: Layout) -> Layout:
+    def _truncated(self, sentences: Sequence[Prepared], limit: int | None) -> Sequence[Prepared]:
+        if limit is None or all(len(sentence.ids) <= limit for sentence in sentences):
+            return sentences
+        return [
+            replace(short, is_truncated=len(sentence.ids) > limit)
+            for sentence, short in zip(sentences, self._encoded(sentences, limit), strict=True)
+        ]
+
+    def _is_long(self, text: PreparedText) -> bool:
+        return any(len(sentence.ids) > self.max_length for sentence in text.sentences)
+
+    def _cut(self, text: PreparedText, glossary: Glossary | None) -> PreparedText:
         """Cut sentences longer than any in training into pieces, at clause ends or else at white space."""
-        cut = partial(cut_long_sentence, limit=self.max_length, measure=self.num_tokens)
-        return layout.cut(cut, "bullets" in self.rules)
+        direction = text.sentences[0].direction
 
-    def num_tokens(self, sentence: str) -> int:
-        """Return the number of input tokens of a sentence, end token included; 0 if there is nothing to translate."""
-        ((ids,), _) = encode(self.tokenizer, [self.sentence(sentence).given])
-        return len(ids)
+        def prepared(pieces: Iterable[str]) -> list[Prepared]:
+            return self._encoded(self.sentence(piece, glossary, direction) for piece in pieces)
 
-    def rules_used(self, text: str, direction: Direction | None = None) -> frozenset[str]:
+        cut = partial(cut_long_sentence, limit=self.max_length, measure=lambda piece: len(prepared([piece])[0].ids))
+        layout = text.layout.cut(cut, "bullets" in self.rules)
+        return PreparedText(layout, prepared(layout.sentences))
+
+    def rules_used(self, text: PreparedText) -> frozenset[str]:
         """Return the names of the rules that change what the model reads of a text, or how its translation looks."""
-        layout = self.layout(text, "auto", direction and direction[0])
+        layout = text.layout
         used = {"cut"} if layout.is_cut else set()
         if len(layout.sentences) > 1 and not layout.is_cut:
-            used |= {"lines" if "\n" in text else "sentences"} & self.rules
+            used |= {"lines" if any("\n" in gap for gap in layout.gaps) else "sentences"} & self.rules
         if "bullets" in self.rules and layout.gaps[0].strip():
             used.add("bullets")
-        return frozenset(used).union(*(self.sentence(each, None, direction).rules for each in layout.sentences))
+        return frozenset(used).union(*(sentence.rules for sentence in text.sentences))
 
-    def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Sentence:
-        """Prepare a sentence; glossary terms stay in the text, even if they look like protected items."""
+    def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Prepared:
+        """Prepare a sentence, except for its ids; glossary terms stay in the text, even if they look like items."""
         language, target_lang = self._languages(direction)
-        given: dict[str, Any] = {"direction": direction, "prefix": self.source_prefix, "target_lang": target_lang}
+        sentence = Prepared(source, direction=direction, prefix=self.source_prefix, target_lang=target_lang)
         if self.raw or not source.strip():
             unknown = () if self.placeholders else (match.span() for match in PLACEHOLDER.finditer(source))
-            return Sentence(source, protected=with_placeholders(source, unknown, ()), raw=True, **given)
+            return replace(sentence, protected=with_placeholders(source, unknown, ()))
         text = self._alphabet.composed(source) if "letters" in self.rules else source
         terms: list[Span] = []
         if glossary is not None:
             text = normalized(text)
             terms = glossary.spans_in(text)
+        draft, case = self._without_items(text, terms, language)
+        # In characters of the vocabulary, as in training.
+        draft.rewrite("letters", self._alphabet.plain)
+        draft.rewrite("marks", lambda part: part.translate(self._plain_marks))
+        draft.rewrite("spaces", lambda part: BLANKS.sub(" ", part))
+        if self._is_copied(draft.protected.text):
+            return replace(sentence, rules=frozenset(draft.used | ({"no_letters"} & self.rules)))
+        kept = {word for start, end in terms for word in COMPOUNDS.findall(self._plain(text[start:end]))}
+        case = self._spell_as_usual(draft, case, kept, language)
+        return replace(sentence, case=case, protected=draft.protected, rules=frozenset(draft.used))
+
+    def _without_items(self, text: str, terms: Sequence[Span], language: str | None) -> tuple["_Draft", Case]:
+        """Return a sentence without its items, names and acronyms, and the case of its words."""
         items = [item for item in self.protector.find(text) if self._is_item(text, *item, terms)]
         spans, used = [span for span, _ in items], {kind for _, kind in items if kind}
         # Items, such as links, do not count for the case.
@@ -224,14 +329,10 @@ class Preparation:
             text, names = self._capital_words(written := text, edited(words, _blanks(terms)), language)
             spans += names
             used |= {"acronyms"} if names or text != written else set()
-        draft = _Draft(with_placeholders(text, spans, self.placeholders), used, self.rules)
-        # In characters of the vocabulary, as in training.
-        draft.rewrite("letters", self._alphabet.plain)
-        draft.rewrite("marks", lambda part: part.translate(self._plain_marks))
-        draft.rewrite("spaces", lambda part: BLANKS.sub(" ", part))
-        if self._is_copied(draft.protected.text):
-            return Sentence(source, rules=frozenset(used | ({"no_letters"} & self.rules)), **given)
-        kept = {word for start, end in terms for word in COMPOUNDS.findall(self._plain(text[start:end]))}
+        return _Draft(with_placeholders(text, spans, self.placeholders), used, self.rules), case
+
+    def _spell_as_usual(self, draft: "_Draft", case: Case, kept: Collection[str], language: str | None) -> Case:
+        """Correct typos and convert to the usual case, except for the words in `kept`; return the case to restore."""
         # Names in upper or title case cannot be told from words.
         if case in (Case.SENTENCE, Case.LOWER):
             lexicon = _lexicon(self._words_of("words", language), self._words_of("lookalikes", language))
@@ -239,11 +340,11 @@ class Preparation:
         rule = CASE_RULES[case]
         if case.name.lower() != self.facts.usual_case:
             draft.rewrite(rule, partial(self._in_usual_case, kept=kept, language=language))
-        if rule not in used or "restore_case" not in self.rules:
-            case = Case.SENTENCE
-        elif case in (Case.UPPER, Case.TITLE):
-            used.add("restore_case")
-        return Sentence(source, case, draft.protected, rules=frozenset(used), **given)
+        if rule not in draft.used or "restore_case" not in self.rules:
+            return Case.SENTENCE
+        if case in (Case.UPPER, Case.TITLE):
+            draft.used.add("restore_case")
+        return case
 
     def _is_item(self, text: str, span: Span, kind: str, terms: Iterable[Span]) -> bool:
         """Whether a span is left out of what the model reads: if it is no term, and training did not show it."""
@@ -301,8 +402,8 @@ class Preparation:
     def _plain(self, text: str) -> str:
         return self._alphabet.plain(text).translate(self._plain_marks)
 
-    def said(self, sentence: Sentence, translation: str, language: str | None = None) -> str:
-        """Approximate the model's raw output for a sentence from its finished translation into a language."""
+    def raw_output(self, sentence: Prepared, translation: str, language: str | None = None) -> str:
+        """Approximate the model's output for a sentence from its restored translation into a language."""
         for text, _, placeholder, _ in sentence.protected.items if sentence.protected else ():
             translation = translation.replace(text, placeholder, 1)
         if sentence.case not in (Case.UPPER, Case.TITLE):
@@ -340,7 +441,7 @@ class _Draft:
     """A sentence as rules rewrite it; `used` gets the names of those that change it."""
 
     def __init__(self, protected: ProtectedText, used: set[str], rules: Collection[str]):
-        self.protected, self._used, self._rules = protected, used, rules
+        self.protected, self.used, self._rules = protected, used, rules
 
     def rewrite(self, rule: str, write: Callable[[str], str]) -> None:
         """Rewrite the text, moving its items along, if the rule acts."""
@@ -349,7 +450,7 @@ class _Draft:
             return
         items = tuple(item._replace(start=len(write(text[: item.start]))) for item in self.protected.items)
         self.protected = ProtectedText(written, items)
-        self._used.add(rule)
+        self.used.add(rule)
 
 
 def _blanks(spans: Iterable[Span]) -> list[Edit]:

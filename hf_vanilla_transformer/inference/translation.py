@@ -1,9 +1,7 @@
 """Translate lines of any length in input order, with scores and alignments."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Sized
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from os import PathLike
 from re import Pattern
@@ -14,39 +12,24 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.alignments import check_fast
 from ..documents import Document
 from ..errors import lone_surrogate, one_line
-from ..options import POSITIVE, Range, check_choice, check_range
-from ..pretrained.languages import DIRECTLY, Languages, choose_pivot, directions_of, recorded_pivots
+from ..options import POSITIVE, check_range
+from ..pretrained.languages import Languages, directions_of
 from ..pretrained.loading import load_model, load_tokenizer
 from ..pretrained.output_limits import OutputLimits, row_limit_options
-from ..pretrained.teacher_forcing import cross_attentions, evaluation_mode, position_limit, tightest_limit
-from ..text.protection import Link
-from ..text.sentences import Layout
-from .alignment import word_alignments
-from .decoding import NO_BEAM_SEARCH, BatchTranslator, Hypothesis, Source, encode
+from ..pretrained.teacher_forcing import cross_attentions, evaluation_mode, position_limit
+from .decoding import NO_BEAM_SEARCH, Hypothesis
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
-from .pivoting import after, legs
-from .preparation import Preparation, Sentence, SplitSentences, is_suspicious
+from .preparation import Preparation, SplitSentences, encode
+from .translator import MAX_TOKENS, REMARKS, Reranker, Translator
 
 logger = logging.get_logger(__name__)
 remarks_logger = logging.get_logger(f"{__name__}.remarks")
 
 # Lines of a stream to hold and sort by length at a time.
 CHUNK_SIZE = 2048
-
-# Warning text for each remark of a hypothesis.
-REMARKS = {
-    "cut": "had a sentence longer than any in training, which was cut",
-    "corrected": "had typos, which were corrected",
-    "limit": "ended at the length limit (`max_new_tokens` raises it)",
-    "short": "came back suspiciously short",
-}
-
-# Takes sentences and the hypotheses of each, and returns them sorted, best first.
-Reranker = Callable[[Sequence[str], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
 
 
 def load(
@@ -105,7 +88,7 @@ def translate_lines(
     lines: Iterable[str],
     *,
     num_hypotheses: int = 1,
-    max_tokens: int = 4096,
+    max_tokens: int = MAX_TOKENS,
     max_source_length: int | None = None,
     with_scores: bool = False,
     with_alignments: bool = False,
@@ -175,68 +158,40 @@ def translate_lines(
             reranker, or a glossary cannot be followed: when sampling, with a model not from transformers, or because
             the vocabulary cannot write a translation or the length bound leaves no room.
     """
-    if with_alignments:
-        check_fast(tokenizer)
-    directions, options = directions_of(tokenizer, src_lang, tgt_lang, may_pivot=True)
-    options |= generation_options
-    translator = BatchTranslator(
-        model, tokenizer, num_hypotheses, max_tokens, with_scores or reranker is not None, options, glossary
-    )
-    if reranker is not None:
-        translator.num_hypotheses = max(num_hypotheses, translator.num_beams)
-        if translator.num_hypotheses == 1:
-            raise ValueError("reranking needs several hypotheses, but `num_beams` is 1; raise it")
     check_range(POSITIVE, chunk_size=chunk_size)
-    check_range(Range(ge=2), max_source_length=max_source_length)
-    check_choice(SplitSentences, split_sentences=split_sentences)
-    if raw and split_sentences == "always":
-        raise ValueError("`raw` does not split sentences, but `split_sentences` is always; leave one of them out")
-    if reranker is not None or (glossary is not None and glossary.entries):
-        if pivot not in (None, DIRECTLY):
-            raise ValueError(f"`pivot` {pivot} goes with neither glossary nor reranker; leave it out")
-        pivot = DIRECTLY
-    pivot_for = partial(choose_pivot, tokenizer, recorded_pivots(model), pivot)
-    preparation = Preparation(model, tokenizer, protect, raw, source_prefix, rules)
-    limit = tightest_limit(max_source_length, position_limit(model.config))
-    blank = [Hypothesis("", 0.0 if translator.with_scores else None, [] if with_alignments else None)] * num_hypotheses
+    directions, options = directions_of(tokenizer, src_lang, tgt_lang, may_pivot=True)
+    translator = Translator(
+        model,
+        tokenizer,
+        Preparation(model, tokenizer, protect, raw, source_prefix, rules),
+        num_hypotheses=num_hypotheses,
+        max_tokens=max_tokens,
+        max_source_length=max_source_length,
+        with_scores=with_scores,
+        with_alignments=with_alignments,
+        glossary=glossary,
+        reranker=reranker,
+        split_sentences=split_sentences,
+        pivot=pivot,
+        **options | generation_options,
+    )
     counts = Counter[str]()
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
-            for leg in legs(iterator, directions, chunk_size, pivot_for):
-                chunk, line_directions = leg.lines, leg.directions
-                layouts = [
-                    preparation.layout(line, split_sentences, direction and direction[0])
-                    for line, direction in zip(chunk, line_directions, strict=True)
-                ]
-                sentences = [
-                    preparation.sentence(each, glossary, direction)
-                    for layout, direction in zip(layouts, line_directions, strict=True)
-                    for each in layout.sentences
-                ]
+            while chunk := list(islice(iterator, chunk_size)):
+                texts = translator.prepare(chunk, directions)
+                sentences = [sentence for text in texts for sentence in text.sentences]
                 if bar.total is not None:
-                    bar.total += len(sentences) - len(chunk) * leg.is_last
-                texts = [sentence.given for sentence in sentences]
-                ids, truncated = encode(tokenizer, texts, limit, [sentence.direction for sentence in sentences])
-                placeholders = [sentence.placeholders for sentence in sentences]
-                sources = list(map(Source, ids, translator.terms(texts, ids, limit), placeholders))
-                results = translator.translate_chunk(sources, bar)
-                if reranker is not None:
-                    results = [hypotheses[:num_hypotheses] for hypotheses in reranker(texts, results)]
-                if not leg.is_last:
-                    results = [hypotheses[:1] for hypotheses in results]
-                rows = iter(finished(model, tokenizer, sentences, results, with_alignments, max_tokens, limit))
-                counts.update(lines=len(chunk) * leg.is_last, sentences=len(sentences), truncated=truncated)
-                for layout, first in zip(layouts, leg.firsts, strict=True):
-                    hypotheses = joined(layout, list(islice(rows, len(layout.sentences)))) or blank
-                    if not leg.is_last:
-                        leg.best.append(hypotheses[0])
-                        continue
-                    hypotheses = after(first, hypotheses)
+                    bar.total += len(sentences) - len(texts)
+                rows = iter(translator.translate(sentences, bar))
+                counts["lines"] += len(texts)
+                for text in texts:
+                    hypotheses = translator.join(text, islice(rows, len(text.sentences)))
                     counts.update(hypotheses[0].remarks or ())
                     yield hypotheses
     finally:
-        _warn(counts, limit)
+        _warn(counts + translator.counts, translator.max_source_length)
 
 
 def translate_document(
@@ -258,7 +213,7 @@ def translate_document(
     """
     filled: dict[int, str] = {}
     for has_tags in (False, True):
-        chosen = {i: each for i, each in enumerate(document.segments) if bool(each.tags) is has_tags}
+        chosen = {i: segment for i, segment in enumerate(document.segments) if bool(segment.tags) is has_tags}
         texts = [segment.text for segment in chosen.values()]
         translations = translate(texts, with_alignments=has_tags, **options)
         for (i, segment), (best, *_) in zip(chosen.items(), translations, strict=True):
@@ -266,104 +221,13 @@ def translate_document(
     return document.render(filled[i] for i in range(len(filled)))
 
 
-def finished(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[Sentence],
-    hypotheses: Sequence[Sequence[Hypothesis]],
-    with_alignments: bool = False,
-    max_tokens: int = 4096,
-    max_source_length: int | None = None,
-) -> list[list[Hypothesis]]:
-    """Turn the model's outputs for prepared sentences into translations of the original ones.
-
-    Without `with_alignments`, only sentences with an item to place are aligned. Other arguments are those of
-    `word_alignments` and `translate_lines`.
-    """
-    pairs = [(sentence, each) for sentence, row in zip(sentences, hypotheses, strict=True) for each in row]
-    chosen = [
-        i
-        for i, (sentence, each) in enumerate(pairs)
-        if with_alignments or (tokenizer.is_fast and sentence.needs_links(each.text))
-    ]
-    alignments = word_alignments(
-        model,
-        tokenizer,
-        [pairs[i][0].given for i in chosen],
-        [pairs[i][1].text for i in chosen],
-        max_tokens=max_tokens,
-        max_source_length=max_source_length,
-        directions=[pairs[i][0].direction for i in chosen],
-    )
-    links = dict(zip(chosen, alignments, strict=True))
-    results = []
-    for i, (sentence, each) in enumerate(pairs):
-        prefix = len(sentence.prefix.split())
-        own = [(source - prefix, target) for source, target in links.get(i, ()) if source >= prefix]
-        text, alignment = sentence.finished(each.text, own)
-        remarks = {*(each.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
-        remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
-        results.append(
-            replace(each, text=text, alignment=alignment if with_alignments else None, remarks=_sorted(remarks))
-        )
-    rows = iter(results)
-    return [list(islice(rows, len(row))) for row in hypotheses]
-
-
-def joined(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
-    """Return the hypotheses of a text, joining those of its sentences rank by rank."""
-    return [_joined(layout, row) for row in zip(*hypotheses, strict=True)]
-
-
-def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
-    scores = [each.score for each in hypotheses if each.score is not None]
-    # Sentences that were not translated have a score of 0.
-    counted = list(filter(None, scores)) or scores[:1]
-    found = {remark for each in hypotheses for remark in each.remarks or ()}
-    if layout.is_cut:
-        found.add("cut")
-    alignment: list[Link] | None = None
-    if hypotheses[0].alignment is not None:
-        alignment, source, target = [], _WordCount(), _WordCount()
-        gaps = zip(layout.gaps, layout.target_gaps([each.text for each in hypotheses]), strict=True)
-        for (gap, target_gap), sentence, each in zip(gaps, layout.sentences, hypotheses, strict=False):
-            firsts = source.add(gap, sentence), target.add(target_gap, each.text)
-            alignment += [(firsts[0] + i, firsts[1] + k) for i, k in each.alignment or ()]
-    return Hypothesis(
-        layout.fill([each.text for each in hypotheses]),
-        sum(counted) / len(counted) if counted else None,
-        alignment,
-        _sorted(found),
-        next((each.pivot for each in hypotheses if each.pivot), None),
-    )
-
-
-def _sorted(remarks: Collection[str]) -> list[str] | None:
-    return [remark for remark in REMARKS if remark in remarks] or None
-
-
-class _WordCount:
-    """Counts the words of a text as it is joined from pieces."""
-
-    def __init__(self) -> None:
-        self._count, self._is_open = 0, False
-
-    def add(self, gap: str, piece: str) -> int:
-        """Append a gap (white space and bullets) and a piece; return the index of the piece's first word."""
-        goes_on = self._is_open and not gap and not piece[:1].isspace()
-        first = self._count + len(gap.split()) - goes_on
-        self._count = first + len(piece.split()) if piece else self._count
-        self._is_open = not piece[-1].isspace() if piece else self._is_open and not gap
-        return first
-
-
 def _warn(counts: Counter[str], limit: int | None) -> None:
     if counts["truncated"]:
         logger.warning(
             f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
         )
-    if found := [f"{counts[name]} {text}" for name, text in REMARKS.items() if counts[name]]:
-        remarks_logger.warning(f"of {counts['lines']} lines, {' and '.join(found)}")
+    if remarks := [f"{counts[name]} {text}" for name, text in REMARKS.items() if counts[name]]:
+        remarks_logger.warning(f"of {counts['lines']} lines, {' and '.join(remarks)}")
 
 
 def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from ..batches import greedy_batches
 from ..model.checks_vanilla_transformer import IGNORE_INDEX
 
 # Ids of a source and of its target, from after the start token through the end token.
@@ -57,16 +59,17 @@ def start_token_id(model: PreTrainedModel) -> int | None:
 
 def batches_of_pairs(pairs: Sequence[IdPair], max_tokens: int) -> Iterator[list[int]]:
     """Yield indices of pairs of similar length: at most `max_tokens` padded tokens per side, or a single pair."""
-    batch: list[int] = []
-    lengths = [max(map(len, pair)) for pair in pairs]
-    for i in sorted(range(len(pairs)), key=lengths.__getitem__):
-        # In this order the newest pair is the longest.
-        if batch and lengths[i] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
+    lengths = np.array([max(map(len, pair)) for pair in pairs], dtype=np.int64)
+    order = np.argsort(lengths, kind="stable")
+    lengths = lengths[order]
+    counter = np.arange(1, len(pairs) + 1)
+
+    def size_at(start: int) -> int:
+        # In this order the last pair is the longest.
+        window = lengths[start : start + max_tokens // max(1, int(lengths[start]))]
+        return int(np.searchsorted(window * counter[: len(window)], max_tokens, side="right"))
+
+    return (order[batch].tolist() for batch in greedy_batches(len(pairs), size_at))
 
 
 def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: Any) -> tuple[Any, torch.Tensor]:

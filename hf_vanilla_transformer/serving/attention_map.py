@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.decoding import encode
-from ..pretrained.languages import is_multilingual, set_languages
+from ..inference.preparation import Prepared
+from ..pretrained.languages import is_multilingual, set_languages, tag_sources
 from ..pretrained.teacher_forcing import cross_attentions, position_limit
 from .engine import Choice
 
@@ -55,20 +55,20 @@ class AttendedPair:
         return heads.mean(0) if head == MEAN else heads[head]
 
 
-def attend(choice: Choice, source: str, target: str) -> AttendedPair:
+def attend(choice: Choice, sentence: Prepared, translation: str) -> AttendedPair:
     """Return the tokens of a sentence and its translation with their attention; run in the model's thread.
 
-    Both sides are truncated to the model's maximum length.
+    The translation is truncated to the model's maximum length.
     """
     model, tokenizer = choice.model.model, choice.model.tokenizer
     if is_multilingual(tokenizer):
         set_languages(tokenizer, choice.source, choice.target)
+    # A sentence on its way through another language is tagged with that.
+    direction = (choice.source, choice.target) if sentence.final_lang and choice.source and choice.target else None
+    (source_ids,) = tag_sources(tokenizer, [list(sentence.ids)], [direction])
     limit = position_limit(model.config)
-    preparation = choice.model.preparation
-    sentence = preparation.sentence(source)
-    (source_ids,), _ = encode(tokenizer, [sentence.given], limit)
-    said = preparation.said(sentence, target, choice.target)
-    target_ids = tokenizer(text_target=said, truncation=limit is not None, max_length=limit)["input_ids"]
+    output = choice.model.preparation.raw_output(sentence, translation, choice.target)
+    target_ids = tokenizer(text_target=output, truncation=limit is not None, max_length=limit)["input_ids"]
     weights = None
     if isinstance(model, PreTrainedModel) and source_ids and target_ids:
         (weights,) = cross_attentions(model, [(source_ids, target_ids)])

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -34,14 +35,28 @@ class DecodingFailed(Exception):
 @dataclass(eq=False)
 class _Request:
     key: Hashable
-    sentences: Sequence[Any]
+    inputs: Sequence[Any]
+    # As expected at first, then as prepared.
+    num_sentences: int
     future: Future[list[Any]] = field(default_factory=Future)
+    texts: Sequence[Any] = ()
     results: dict[int, Any] = field(default_factory=dict)
+
+    def accept(self, texts: Sequence[Any]) -> list["_Waiting"]:
+        """Take the prepared texts, and return their sentences."""
+        sentences = [sentence for text in texts for sentence in text.sentences]
+        self.texts, self.num_sentences = texts, len(sentences)
+        return [_Waiting(self, i, sentence) for i, sentence in enumerate(sentences)]
 
     def deliver(self, index: int, result: Any) -> None:
         self.results[index] = result
+        self.finish()
+
+    def finish(self) -> None:
+        """Set the result once every sentence has one."""
         if self.is_decoded and self.future.set_running_or_notify_cancel():
-            self.future.set_result([self.results[i] for i in range(len(self.sentences))])
+            results = iter([self.results[i] for i in range(self.num_sentences)])
+            self.future.set_result([(text, list(islice(results, len(text.sentences)))) for text in self.texts])
 
     def fail(self, error: BaseException) -> None:
         if self.future.done() or not self.future.set_running_or_notify_cancel():
@@ -54,7 +69,7 @@ class _Request:
 
     @property
     def is_decoded(self) -> bool:
-        return len(self.results) == len(self.sentences)
+        return len(self.results) == self.num_sentences
 
 
 @dataclass(eq=False)
@@ -63,7 +78,11 @@ class _Waiting:
 
     request: _Request
     index: int
-    length: int
+    sentence: Any
+
+    @property
+    def length(self) -> int:
+        return len(self.sentence.ids)
 
 
 class Batcher(ABC):
@@ -98,8 +117,8 @@ class Batcher(ABC):
         """Return the context in which the thread runs, from start to end."""
 
     @abstractmethod
-    def measure(self, sentences: Sequence[Any], key: Any) -> list[int]:
-        """Return the number of tokens of each sentence."""
+    def prepare(self, inputs: Sequence[Any], key: Any) -> Sequence[Any]:
+        """Return each text with its `sentences`, which have `ids`."""
 
     @abstractmethod
     def batch_size(self, longest: int, key: Any) -> int:
@@ -126,23 +145,30 @@ class Batcher(ABC):
     @property
     def num_waiting(self) -> int:
         """Number of sentences in the queue."""
-        return sum(len(request.sentences) for request in list(self._arrived)) + len(self._waiting)
+        return sum(request.num_sentences for request in list(self._arrived)) + len(self._waiting)
 
-    def submit(self, sentences: Sequence[Any], key: Hashable) -> Future[list[Any]]:
-        """Queue sentences and return the future of their results, in order; canceling it removes them from the queue.
+    def submit(self, inputs: Sequence[Any], key: Hashable, num_sentences: int) -> Future[list[tuple[Any, list[Any]]]]:
+        """Queue texts and return the future of each as prepared and the results of its sentences, in order.
+
+        Canceling the future removes them from the queue.
+
+        Args:
+            inputs: The texts, for `prepare`.
+            key: Settings shared by the sentences of a batch.
+            num_sentences: Number of their sentences, for the limit of the queue.
 
         Raises:
             Busy: The queue is full or closed, or the thread has died; also from the future, if it dies later.
         """
-        request = _Request(key, sentences)
+        request = _Request(key, inputs, num_sentences)
         future = request.future
-        if not sentences:
+        if not inputs:
             future.set_result([])
             return future
         with self._changed:
             self._check_open()
             waiting = self.num_waiting
-            if waiting and waiting + len(sentences) > self._max_queue:
+            if waiting and waiting + num_sentences > self._max_queue:
                 raise Busy(f"the queue is full: {waiting} sentences are waiting; try again later")
             self._arrived.append(request)
             self._open.add(future)
@@ -185,7 +211,7 @@ class Batcher(ABC):
         with self._changed:
             if request in self._arrived:
                 self._arrived.remove(request)
-            self._waiting = [each for each in self._waiting if each.request is not request]
+            self._waiting = [waiting for waiting in self._waiting if waiting.request is not request]
 
     def _work(self) -> None:
         try:
@@ -194,7 +220,7 @@ class Batcher(ABC):
                     if self._functions:
                         _call(*self._functions.popleft())
                         continue
-                    self._measure_arrived()
+                    self._prepare_arrived()
                     if batch := self._take_batch():
                         self._decode(batch)
         except BaseException:
@@ -235,32 +261,35 @@ class Batcher(ABC):
 
             self._changed.wait_for(is_over, self._patience)
 
-    def _measure_arrived(self) -> None:
+    def _prepare_arrived(self) -> None:
         with self._changed:
             arrived = list(self._arrived)
         for request in arrived:
             try:
-                lengths = self.measure(request.sentences, request.key)
+                waiting = request.accept(self.prepare(request.inputs, request.key))
             # A panic in the tokenizers library is not an Exception.
             except BaseException as error:
                 request.fail(error)
-                lengths = []
+                waiting = []
             with self._changed:
                 # It may have been canceled in the meantime.
                 if request in self._arrived:
                     self._arrived.remove(request)
-                    self._waiting += [_Waiting(request, i, length) for i, length in enumerate(lengths)]
+                    self._waiting += waiting
+            if not waiting and not request.future.done():
+                # There is nothing to translate.
+                request.finish()
 
     def _take_batch(self) -> list[_Waiting]:
         with self._changed:
             if not self._waiting:
                 return []
             first = self._waiting[0]
-            alike = [each for each in self._waiting if each.request.key == first.request.key]
-            batch = self._around(first, sorted(alike, key=lambda each: each.length))
+            alike = [waiting for waiting in self._waiting if waiting.request.key == first.request.key]
+            batch = self._around(first, sorted(alike, key=lambda waiting: waiting.length))
             self._last_size = len(batch)
             taken = set(batch)
-            self._waiting = [each for each in self._waiting if each not in taken]
+            self._waiting = [waiting for waiting in self._waiting if waiting not in taken]
             return batch
 
     def _around(self, first: _Waiting, ordered: list[_Waiting]) -> list[_Waiting]:
@@ -285,21 +314,21 @@ class Batcher(ABC):
 
     def _decode(self, batch: list[_Waiting]) -> None:
         """Decode a batch; on failure, decode its halves, so that an error affects only the sentence that causes it."""
-        batch = [each for each in batch if not each.request.future.done()]
+        batch = [waiting for waiting in batch if not waiting.request.future.done()]
         if not batch:
             return
         request = batch[0].request
         try:
-            results = self.decode([each.request.sentences[each.index] for each in batch], request.key)
+            results = self.decode([waiting.sentence for waiting in batch], request.key)
         # A panic in the tokenizers library is not an Exception.
         except BaseException as error:
             if len(batch) == 1:
                 request.fail(error)
                 return
         else:
-            self.observe(len(batch), sum(each.length for each in batch))
-            for each, result in zip(batch, results, strict=True):
-                each.request.deliver(each.index, result)
+            self.observe(len(batch), sum(waiting.length for waiting in batch))
+            for waiting, result in zip(batch, results, strict=True):
+                waiting.request.deliver(waiting.index, result)
             return
         # Outside the handler, whose traceback keeps the tensors of the failed batch alive.
         self._decode(batch[: len(batch) // 2])

@@ -6,29 +6,27 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import repeat
 from re import Pattern
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from ..data.alignments import check_fast
 from ..errors import one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
-from ..inference.decoding import BatchTranslator, Hypothesis, decoding_session, encode
+from ..inference.decoding import Hypothesis, decoding_session
 from ..inference.glossary import Glossary, GlossaryError
-from ..inference.preparation import Preparation
-from ..inference.translation import translate
+from ..inference.preparation import Preparation, Prepared, PreparedText, SplitSentences
+from ..inference.translator import Translator, join
 from ..options import SearchOptions
-from ..pretrained.languages import has_tags, is_multilingual, is_zero_shot, set_languages
+from ..pretrained.languages import Direction, directions_of, has_tags, is_multilingual, is_zero_shot, set_languages
+from ..text.sentences import Layout
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
 
 # Batches of a model between returns of freed memory to the system.
 BATCHES_BETWEEN_RELEASES = 256
-
-# Source and target language.
-Pair = tuple[str, str]
 
 # Maximum language pairs listed in a message.
 MAX_LISTED = 50
@@ -65,16 +63,35 @@ class Choice(NamedTuple):
     target: str | None
 
 
-# Sentence, source language, target language.
-_Item = tuple[str, str | None, str | None]
+@dataclass(frozen=True)
+class TranslatedText:
+    """A text and the hypotheses of each of its sentences."""
+
+    text: PreparedText
+    hypotheses: list[list[Hypothesis]]
+
+    def joined(self, rank: int = 0) -> Hypothesis:
+        """Join the sentences' hypotheses of a rank, where 0 is the best."""
+        return self._ranked[rank] if self.hypotheses else Hypothesis(self.text.layout.fill([]), alignment=[])
+
+    @cached_property
+    def _ranked(self) -> list[Hypothesis]:
+        return join(self.text.layout, self.hypotheses)
 
 
 class _Key(NamedTuple):
     """Settings shared by the sentences of a batch; languages only if the tokenizer is set to one pair at a time."""
 
     options: TranslationOptions
-    source: str | None = None
-    target: str | None = None
+    languages: tuple[str | None, str | None] = (None, None)
+
+
+class _Input(NamedTuple):
+    """A text, split into sentences, and its languages."""
+
+    layout: Layout
+    source: str | None
+    target: str | None
 
 
 class ServedModel(Batcher):
@@ -98,7 +115,7 @@ class ServedModel(Batcher):
         name: str,
         model: Any,
         tokenizer: PreTrainedTokenizerBase,
-        pairs: Iterable[Pair] = (),
+        pairs: Iterable[Direction] = (),
         *,
         max_tokens: int = ModelLimits.max_tokens,
         max_queue: int = ModelLimits.max_queue,
@@ -111,12 +128,7 @@ class ServedModel(Batcher):
         # An ordered set.
         self.pairs = dict.fromkeys(pairs).keys()
         self.max_tokens = max_tokens
-        self._preparing: dict[str, Any] = {
-            "protect": list(protect),
-            "rules": None if rules is None else list(rules),
-            "source_prefix": source_prefix,
-        }
-        self.preparation = Preparation(model, tokenizer, **self._preparing)
+        self.preparation = Preparation(model, tokenizer, protect, False, source_prefix, rules)
         self._mixes_directions = has_tags(tokenizer)
         self._is_set_to_languages = is_multilingual(tokenizer) and not self._mixes_directions
         self._translator = lru_cache(maxsize=64)(self._make_translator)
@@ -129,7 +141,7 @@ class ServedModel(Batcher):
     @property
     def num_beams(self) -> int:
         """The model's default number of beams."""
-        return self._translator(TranslationOptions()).num_beams
+        return self._translator(TranslationOptions()).decoder.num_beams
 
     def is_zero_shot(self, source: str | None, target: str | None) -> bool:
         """Whether the model was trained on both languages but not on the pair; False if it serves a single pair."""
@@ -137,7 +149,7 @@ class ServedModel(Batcher):
             return False
         return is_zero_shot(self.tokenizer, source, target)
 
-    def find_pairs(self, source: str | None, target: str | None) -> list[Pair]:
+    def find_pairs(self, source: str | None, target: str | None) -> list[Direction]:
         """Return the pairs with these languages; None matches any."""
         if source is not None and target is not None:
             return [(source, target)] if (source, target) in self.pairs else []
@@ -145,28 +157,29 @@ class ServedModel(Batcher):
 
     async def translate(
         self,
-        sentences: Sequence[str],
+        texts: Sequence[str],
         options: TranslationOptions | None = None,
         source: str | None = None,
         target: str | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Translate sentences in batches shared with other callers; canceling removes them from the queue.
+        split_sentences: SplitSentences = "never",
+    ) -> list[TranslatedText]:
+        """Translate texts in batches shared with other callers; canceling removes them from the queue.
 
-        Multilingual models need the languages.
-
-        Returns:
-            The hypotheses of each sentence, in order.
+        Multilingual models need the languages. Sentences that are too long are cut.
 
         Raises:
             InvalidRequest: An option is out of range, or the model does not support it.
             Busy: The queue is full or closed, or memory ran out on a single sentence.
             DecodingFailed: The model failed.
         """
-        key = _Key(options or TranslationOptions(), *((source, target) if self._is_set_to_languages else ()))
+        key = _Key(options or TranslationOptions(), *([(source, target)] if self._is_set_to_languages else ()))
         # Check the options; without the glossary, as only the model's thread may tokenize its translations.
         self._translator(replace(key.options, glossary=None))
-        items = [(sentence, source, target) for sentence in sentences]
-        return await asyncio.wrap_future(self.submit(items, key))
+        layouts = [self.preparation.split(text, split_sentences, source) for text in texts]
+        inputs = [_Input(layout, source, target) for layout in layouts]
+        num_sentences = sum(len(layout.sentences) for layout in layouts)
+        results = await asyncio.wrap_future(self.submit(inputs, key, num_sentences))
+        return [TranslatedText(*result) for result in results]
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the model's thread, before its next batch, and return the result."""
@@ -176,18 +189,19 @@ class ServedModel(Batcher):
         """Return a context in which batches share facts derived from the model's weights."""
         return decoding_session(self.model)
 
-    def measure(self, items: Sequence[_Item], key: _Key) -> list[int]:
-        """Return the number of tokens of each sentence; raise InvalidRequest if the glossary is not supported."""
+    def prepare(self, inputs: Sequence[_Input], key: _Key) -> list[PreparedText]:
+        """Return texts as prepared sentences; raise InvalidRequest if the glossary is not supported."""
         if self._is_set_to_languages:
-            set_languages(self.tokenizer, key.source, key.target)
-        self._translator(key.options)
-        prepared = (self.preparation.sentence(sentence) for sentence, _, _ in items)
-        ids, _ = encode(self.tokenizer, [each.given for each in prepared])
-        return [len(row) for row in ids]
+            set_languages(self.tokenizer, *key.languages)
+        layouts, sources, targets = zip(*inputs, strict=True)
+        directions: Iterable[Direction | None] = repeat(None)
+        if self._mixes_directions:
+            directions, _ = directions_of(self.tokenizer, sources, targets, may_pivot=True)
+        return self._translator(key.options).prepare(layouts, directions)
 
     def batch_size(self, longest: int, key: _Key) -> int:
         """Return how many sentences of at most `longest` tokens to decode at once."""
-        return self._translator(key.options).batch_size(max(1, longest))
+        return self._translator(key.options).decoder.batch_size(max(1, longest))
 
     def observe(self, num_sentences: int, num_tokens: int) -> None:
         """Notify the observers, and release memory every `BATCHES_BETWEEN_RELEASES` batches."""
@@ -197,46 +211,31 @@ class ServedModel(Batcher):
         if self._num_batches % BATCHES_BETWEEN_RELEASES == 0:
             release_memory()
 
-    def decode(self, items: Sequence[_Item], key: _Key) -> list[list[Hypothesis]]:
+    def decode(self, sentences: Sequence[Prepared], key: _Key) -> list[list[Hypothesis]]:
         """Translate a batch of sentences."""
-        options = key.options
-        sentences, *languages = zip(*items, strict=True)
-        src_lang, tgt_lang = languages if self._mixes_directions else (key.source, key.target)
+        settings = set_languages(self.tokenizer, *key.languages) if self._is_set_to_languages else {}
         try:
-            return translate(
+            return self._translator(key.options, **settings).translate(sentences)
+        except GlossaryError as error:
+            raise InvalidRequest(one_line(error)) from error
+
+    def _make_translator(self, options: TranslationOptions, **language_options: int) -> Translator:
+        """Return a translator with these options; raise InvalidRequest if one is out of range or not supported."""
+        settings = options.generation_options() | language_options
+        try:
+            if isinstance(self.model, CTranslate2Model):
+                check_settings(settings)
+            return Translator(
                 self.model,
                 self.tokenizer,
-                sentences,
+                self.preparation,
                 num_hypotheses=options.num_hypotheses,
                 max_tokens=self.max_tokens,
                 with_scores=options.with_scores,
                 with_alignments=options.with_alignments,
                 glossary=options.glossary,
                 split_sentences="never",
-                **self._preparing,
-                src_lang=src_lang,
-                tgt_lang=tgt_lang,
-                **options.generation_options(),
-            )
-        except GlossaryError as error:
-            raise InvalidRequest(one_line(error)) from error
-
-    def _make_translator(self, options: TranslationOptions) -> BatchTranslator:
-        """Return a translator with these options; raise InvalidRequest if one is out of range or not supported."""
-        settings = options.generation_options()
-        try:
-            if options.with_alignments:
-                check_fast(self.tokenizer)
-            if isinstance(self.model, CTranslate2Model):
-                check_settings(settings)
-            return BatchTranslator(
-                self.model,
-                self.tokenizer,
-                options.num_hypotheses,
-                self.max_tokens,
-                options.with_scores,
-                settings,
-                options.glossary,
+                **settings,
             )
         except ValueError as error:
             raise InvalidRequest(one_line(error)) from error
@@ -257,7 +256,7 @@ class Engine:
         self.draining = False
         # Accepted requests not yet answered.
         self.num_running = 0
-        by_pair: dict[Pair, ServedModel] = {}
+        by_pair: dict[Direction, ServedModel] = {}
         for model in models:
             if self.models.setdefault(model.name, model) is not model:
                 raise ValueError(f"two models are called {model.name}; give each a unique name")

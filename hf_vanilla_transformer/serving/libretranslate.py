@@ -21,8 +21,8 @@ from ..documents import KINDS, Document, Segment, kind_of, open_document
 from ..documents.template import Template
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
-from .engine import TranslationOptions
-from .service import FieldError, Service, Text, TranslatedText
+from .engine import TranslatedText, TranslationOptions
+from .service import FieldError, Service, Text
 
 # Translated documents kept for download.
 MAX_FILES = 32

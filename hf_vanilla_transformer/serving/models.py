@@ -17,8 +17,8 @@ from ..inference.ctranslate2 import load_ctranslate2
 from ..inference.fingerprint import model_fingerprint
 from ..inference.translation import load
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
-from ..pretrained.languages import is_zero_shot, language_pairs
-from .engine import Engine, Pair, ServedModel
+from ..pretrained.languages import Direction, is_zero_shot, language_pairs
+from .engine import Engine, ServedModel
 
 # "en-de", or "eng_Latn-deu_Latn" as in NLLB.
 PAIR_NAME = re.compile(r"([a-z]{2,3}(?:_\w+)?)-([a-z]{2,3}(?:_\w+)?)")
@@ -121,7 +121,7 @@ def _split_name(text: str) -> tuple[str, str]:
     return name, folder
 
 
-def _card_pairs(model: Any, folder: str) -> list[Pair]:
+def _card_pairs(model: Any, folder: str) -> list[Direction]:
     """Return the language pair in a model card written by training, source first."""
     card = Path(folder, "README.md")
     if getattr(model.config, "model_type", MODEL_TYPE) != MODEL_TYPE or not card.is_file():

@@ -21,9 +21,9 @@ from .attention_map import MEAN, AttendedPair, aligning_heads, alignment_html, a
 from .batching import Busy, DecodingFailed
 from .card_examples import card_examples
 from .detection import AUTO, choose, detectable
-from .engine import Choice, Engine, ServedModel, TranslationOptions
+from .engine import Choice, Engine, ServedModel, TranslatedText, TranslationOptions
 from .limits import Limits
-from .service import Service, TranslatedText
+from .service import Service
 
 try:
     import gradio as gr
@@ -79,15 +79,15 @@ class Answer:
     @classmethod
     async def look(cls, choice: Choice, translated: TranslatedText, ranks: tuple[int, ...], sentence: int) -> "Answer":
         """Return the answer with the tokens and attention of this sentence."""
-        source, hypothesis = translated.layout.sentences[sentence], translated.hypotheses[sentence][ranks[sentence]]
-        pair = await choice.model.run(attend, choice, source, hypothesis.text)
+        hypothesis = translated.hypotheses[sentence][ranks[sentence]]
+        pair = await choice.model.run(attend, choice, translated.text.sentences[sentence], hypothesis.text)
         return cls(choice, translated, ranks, sentence, pair)
 
     @property
     def text(self) -> str:
         """The translation, joined from the picked hypotheses."""
         rows = zip(self.translated.hypotheses, self.ranks, strict=True)
-        return self.translated.layout.fill([row[rank].text for row, rank in rows])
+        return self.translated.text.layout.fill([row[rank].text for row, rank in rows])
 
 
 def mount_page(
@@ -286,7 +286,9 @@ class Page:
         (translated,) = await self.service.answer([values[self.text]], choice, self._options(values))
         seconds = time.perf_counter() - start
         answer = await Answer.look(choice, translated, (0,) * len(translated.hypotheses), 0)
-        sentences = [f"{number}. {sentence}" for number, sentence in enumerate(translated.layout.sentences, start=1)]
+        sentences = [
+            f"{number}. {sentence}" for number, sentence in enumerate(translated.text.layout.sentences, start=1)
+        ]
         choices = list(zip(sentences, range(len(sentences)), strict=True))
         return {
             self.status: _success(answer, seconds, values[self.source] == AUTO),
@@ -429,7 +431,7 @@ def _refusal(error: BaseException) -> str:
 
 
 def _success(answer: Answer, seconds: float, detected: bool) -> str:
-    sentences = len(answer.translated.layout.sentences)
+    sentences = len(answer.translated.text.layout.sentences)
     number = f"{sentences} sentences" if sentences > 1 else "1 sentence"
     language = f" from {escape(answer.choice.source)}" if detected and answer.choice.source else ""
     # The status is a live region, but the translation field is not, so repeat it for screen readers.

@@ -4,8 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -13,11 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ..errors import lone_surrogate
-from ..inference.decoding import Hypothesis
-from ..inference.translation import joined
-from ..text.sentences import Layout
 from .batching import InvalidRequest
-from .engine import Choice, Engine, TranslationOptions
+from .engine import Choice, Engine, TranslatedText, TranslationOptions
 from .limits import Limits
 
 
@@ -36,22 +32,6 @@ class FieldError(InvalidRequest):
 
     def __init__(self, name: str, problem: str):
         super().__init__(f"{name}: {problem}")
-
-
-@dataclass(frozen=True)
-class TranslatedText:
-    """A text and the hypotheses of each of its sentences."""
-
-    layout: Layout
-    hypotheses: list[list[Hypothesis]]
-
-    def joined(self, rank: int = 0) -> Hypothesis:
-        """Join the sentences' hypotheses of a rank, where 0 is the best."""
-        return self._ranked[rank] if self.hypotheses else Hypothesis(self.layout.fill([]), alignment=[])
-
-    @cached_property
-    def _ranked(self) -> list[Hypothesis]:
-        return joined(self.layout, self.hypotheses)
 
 
 @dataclass
@@ -91,14 +71,7 @@ class Service:
             options = replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
         self._check(texts, options)
         with self.engine.admission():
-            preparation = model.preparation
-            layouts = [preparation.split(text, "auto" if split else "never", source) for text in texts]
-            if any(map(preparation.may_be_long, layouts)):
-                # Only the model's thread may tokenize.
-                layouts = await model.run(lambda: list(map(preparation.fit, layouts)))
-            sentences = [sentence for layout in layouts for sentence in layout.sentences]
-            hypotheses = iter(await model.translate(sentences, options, source, target))
-        return [TranslatedText(layout, list(islice(hypotheses, len(layout.sentences)))) for layout in layouts]
+            return await model.translate(texts, options, source, target, "auto" if split else "never")
 
     def accepts(self, key: str) -> bool:
         """Whether the API key is correct."""

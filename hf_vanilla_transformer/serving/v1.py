@@ -11,8 +11,8 @@ from ..errors import one_line
 from ..inference.glossary import Glossary
 from ..options import Beams, SearchOptions
 from .detection import choose
-from .engine import TranslationOptions
-from .service import FieldError, Service, Text, TranslatedText
+from .engine import TranslatedText, TranslationOptions
+from .service import FieldError, Service, Text
 
 EXAMPLE: Any = {"text": "A dog runs.", "source": "en", "target": "es", "num_hypotheses": 2, "scores": True}
 CONFIG = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
@@ -100,7 +100,7 @@ def routes(service: Service) -> APIRouter:
 
 
 def _text_response(translated: TranslatedText) -> TextResponse:
-    rows = zip(translated.layout.sentences, translated.hypotheses, strict=True)
+    rows = zip(translated.text.layout.sentences, translated.hypotheses, strict=True)
     return TextResponse(
         text=translated.joined().text,
         remarks=translated.joined().remarks,

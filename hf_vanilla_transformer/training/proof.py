@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from sacrebleu.metrics import CHRF
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.decoding import encode
-from ..inference.preparation import Preparation
+from ..inference.preparation import Preparation, encode
 from ..pretrained.languages import Direction
 from ..pretrained.text_facts import set_facts
 from ..text.casing import Case, in_case, lower
@@ -132,12 +131,11 @@ def _why(gains: Sequence[float]) -> str:
 
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
     """Return the rules that change a source, if its tokens change; for a changed pair, only the rule it is for."""
-    rules = preparation.rules_used(pair.source, pair.direction)
+    (text,) = preparation.prepare([pair.source], [pair.direction])
+    rules = preparation.rules_used(text)
     if pair.rule:
         rules &= {pair.rule}
     if not rules:
         return rules
-    layout = preparation.layout(pair.source, "auto", pair.direction and pair.direction[0])
-    texts = [preparation.sentence(sentence, None, pair.direction).given for sentence in layout.sentences]
-    own, read = (encode(preparation.tokenizer, lines)[0] for lines in ([pair.source], texts))
-    return frozenset() if own == read else rules
+    unprepared, _ = encode(preparation.tokenizer, [pair.source], directions=[pair.direction])
+    return frozenset() if [sentence.ids for sentence in text.sentences] == unprepared else rules

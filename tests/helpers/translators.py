@@ -169,3 +169,8 @@ def assert_alike(found: Any, expected: Any, **tolerance: float) -> None:
         assert own == others
     else:
         assert own == pytest.approx(others, **tolerance)
+
+
+def hypotheses_of(translated):
+    """Return the hypotheses of every sentence of texts that a server translated."""
+    return [hypotheses for text in translated for hypotheses in text.hypotheses]

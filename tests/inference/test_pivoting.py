@@ -9,14 +9,14 @@ import torch
 from transformers import pipeline
 from transformers.pipelines.pt_utils import KeyDataset
 
+from hf_vanilla_transformer.inference import translator
 from hf_vanilla_transformer.inference.ctranslate2 import check_settings
-from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
-from hf_vanilla_transformer.inference.pivoting import after, composed
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
+from hf_vanilla_transformer.inference.translator import composed
 from hf_vanilla_transformer.model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
-from hf_vanilla_transformer.pretrained import languages, translation
+from hf_vanilla_transformer.pretrained import languages
 from hf_vanilla_transformer.pretrained.languages import pivot_of
 from hf_vanilla_transformer.pretrained.loading import load_model
 from hf_vanilla_transformer.pretrained.text_facts import set_pivots
@@ -177,7 +177,7 @@ class TestLines:
         assert translated(model, tokenizer, SPANISH, pivot="none") == translated(model, tokenizer, SPANISH)
 
     def test_warnings_and_progress_of_both_legs(self, pair, monkeypatch, caplog, capsys):
-        monkeypatch.setattr(translation, "is_suspicious", lambda *texts: True)
+        monkeypatch.setattr(translator, "is_suspicious", lambda *texts: True)
         options = {"chunk_size": 2, "max_source_length": 4, "show_progress": True}
         first = translated(*pair, SPANISH, src_lang="es", tgt_lang="en", max_source_length=4)
         caplog.clear()
@@ -201,16 +201,6 @@ def test_links_through_words_in_between():
     assert composed([(0, 1), (1, 0), (2, 2), (3, 1)], [(0, 3), (1, 0), (1, 2), (4, 4)]) == [
         (0, 0), (0, 2), (1, 3), (3, 0), (3, 2),
     ]  # fmt: skip  # a table
-
-
-def test_both_legs_are_told():
-    first = Hypothesis("b", -9.0, [(0, 0)], ["cut", "short"], pivot="en")
-    second = [Hypothesis("c", -1.0, [(0, 0)], ["corrected", "short"]), Hypothesis("d", -2.0)]
-    assert after(first, second) == [
-        Hypothesis("c", -1.0, [(0, 0)], ["cut", "short", "corrected"], "en"),
-        Hypothesis("d", -2.0, None, ["cut", "short"], "en"),
-    ]
-    assert after(None, second) == second
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,8 @@ from hf_vanilla_transformer.documents import open_document
 from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.preparation import Preparation, is_suspicious
-from hf_vanilla_transformer.inference.translation import (
-    finished,
-    joined,
-    translate,
-    translate_document,
-    translate_lines,
-)
+from hf_vanilla_transformer.inference.translation import translate, translate_document, translate_lines
+from hf_vanilla_transformer.inference.translator import Translator, join
 from hf_vanilla_transformer.pretrained.output_limits import OutputLimits
 from hf_vanilla_transformer.pretrained.text_facts import facts_of, set_facts, vocabulary_digest, vocabulary_sizes
 from hf_vanilla_transformer.text.facts import ENTRY, RULES, Rule, TextFacts
@@ -111,7 +106,7 @@ def test_without_placeholders_items_are_put_at_their_places(copying, trained_on)
         assert all(item in found for item in ("🙂", "https://x.org") if item in text)
     assert Preparation(model, plain).sentence("12 dogs (“🙂”)").text == "12 dogs"
     as_it_is = Preparation(model, plain, raw=True).sentence("a ⟦1⟧ DOG")
-    assert as_it_is.given == "a DOG" and as_it_is.finished("A DOG", [(0, 0)])[0] == "A ⟦1⟧ DOG"
+    assert as_it_is.input_text == "a DOG" and as_it_is.restore("A DOG", [(0, 0)])[0] == "A ⟦1⟧ DOG"
 
 
 def test_code_of_a_document_is_a_part_of_its_sentence(copying):
@@ -152,12 +147,12 @@ def test_case_is_that_of_training(copying, trained_on):
 def test_case_follows_the_languages(copying, trained_on):
     preparation = Preparation(*copying)
     sentence = preparation.sentence("THE NEW LIGHT IS MINE.", direction=("en", "tr"))
-    assert sentence.finished("Yeni ışık benim.")[0] == "YENİ IŞIK BENİM."
+    assert sentence.restore("Yeni ışık benim.")[0] == "YENİ IŞIK BENİM."
     assert "ı" in preparation.sentence("IŞIK AI", direction=("tr", "en")).text.lower()
     # An acronym among letters without case leaves both as they are.
     trained_on(["letters"])
     japanese = Preparation(*copying).sentence("彼はTVを見る。", direction=("ja", "en"))
-    assert "TV" in japanese.text and japanese.finished("He watches TV.")[0] == "He watches TV."
+    assert "TV" in japanese.text and japanese.restore("He watches TV.")[0] == "He watches TV."
 
 
 def test_rules_that_are_off_change_nothing(copying, trained_on):
@@ -172,10 +167,10 @@ def test_rules_that_are_off_change_nothing(copying, trained_on):
         "a\nb",
     ]
     preparation = Preparation(*copying)
-    layouts = [preparation.layout(text) for text in texts]
-    assert [layout.sentences for layout in layouts] == [(text,) for text in texts]
-    assert [preparation.sentence(text).given for text in texts] == texts
-    assert not any(map(preparation.rules_used, texts))
+    prepared = preparation.prepare(texts)
+    assert [text.layout.sentences for text in prepared] == [(text,) for text in texts]
+    assert [preparation.sentence(text).input_text for text in texts] == texts
+    assert not any(map(preparation.rules_used, prepared))
     assert best(copying, *texts) == best(copying, *texts, raw=True)
     # By name.
     assert best(copying, "The dog sees 🙂 in Paris.", rules=["emoji"]) == ["The dog sees 🙂 in Paris."]
@@ -183,7 +178,11 @@ def test_rules_that_are_off_change_nothing(copying, trained_on):
 
 
 def test_rules_used(copying):
-    used = Preparation(*copying).rules_used
+    preparation = Preparation(*copying)
+
+    def used(text):
+        return preparation.rules_used(*preparation.prepare([text]))
+
     assert used("The dog sees a cat.") == set()
     assert used("THE DOG x@y.de {x}") == {"upper_case", "restore_case", "links", "placeholders"}
     assert used("- the dog.  A cat\t 12") == {"bullets", "lower_case", "sentences", "spaces", "numbers"}
@@ -201,12 +200,12 @@ def test_models_without_facts_read_text_as_it_is(copying, monkeypatch):
     monkeypatch.setattr(model.generation_config, ENTRY, None)
     preparation = Preparation(model, tokenizer)
     text = "THE DOG  sees 12 🙂 “us”. A Cat."
-    assert preparation.layout(text).sentences == (text,) and preparation.sentence(text).given == text
+    assert preparation.prepare([text])[0].layout.sentences == (text,) and preparation.sentence(text).input_text == text
     assert preparation.sentence("See https://x.org, {x}").text == "See ⟦1⟧, ⟦2⟧"
-    assert preparation.sentence("12").given == "12"
+    assert preparation.sentence("12").input_text == "12"
     monkeypatch.setitem(tokenizer.init_kwargs, "source_lang", "en")
     monkeypatch.setitem(tokenizer.init_kwargs, "target_lang", "de")
-    assert len(Preparation(model, tokenizer).layout(text).sentences) == 2
+    assert len(Preparation(model, tokenizer).prepare([text])[0].sentences) == 2
     # As earlier releases saved them.
     settings = {"source_length": 9, "words": "sees", "capitals": True, "numbers": True, "upper_case": True}
     for name, value in settings.items():
@@ -298,7 +297,7 @@ def test_words_have_the_case_of_training(copying, trained_on):
     text = "DIE STRASSE, DIE STRASSE {x} SEES {y}"
     sentence = preparation.sentence(text)
     assert sentence.text == "Die Straße, die Straße ⟦1⟧ sees ⟦2⟧"
-    assert sentence.finished(sentence.text)[0] == text
+    assert sentence.restore(sentence.text)[0] == text
     assert edited(sentence.text, sentence.protected.source_edits()) == "Die Straße, die Straße {x} sees {y}"
     assert preparation.sentence("The dog sees a cat").text == "The dog sees a cat"
     trained_on(spellings={"de": "Hand", "en": "hand"})
@@ -404,37 +403,36 @@ def test_words_are_numbered_across_sentences():
     layout = Layout(("a b", "c", "d"), ("", " ", "", " "))
     rows = [[Hypothesis(text, alignment=[(0, 0)])] for text in ("x", "y z", "w")]
     # There is no white space between c and d, but a space between z and w.
-    assert joined(layout, rows)[0].text == "x y z w " and joined(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 3)]
+    assert join(layout, rows)[0].text == "x y z w " and join(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 3)]
 
 
 def test_alignments_count_the_words_of_the_text(copying):
     preparation = Preparation(*copying)
     sentence = preparation.sentence("The dog `a b c` sees {x} a cat.")
     assert sentence.text == "The dog ⟦1⟧ sees ⟦2⟧ a cat."
-    text, links = sentence.finished("⟦2⟧ the ⟦1⟧ dog", [(1, 3), (2, 2), (3, 1), (4, 0)])
+    text, links = sentence.restore("⟦2⟧ the ⟦1⟧ dog", [(1, 3), (2, 2), (3, 1), (4, 0)])
     assert text == "{x} the `a b c` dog" and links == [(1, 5), (2, 2), (5, 1), (6, 0)]
-    whole = finished(*copying, [sentence], [[Hypothesis(sentence.text)]], with_alignments=True)
+    whole = Translator(*copying, with_alignments=True).restore([sentence], [[Hypothesis(sentence.text)]])
     assert {i for i, _ in whole[0][0].alignment} <= set(range(9))
     as_it_is = Preparation(*copying, raw=True).sentence("a ⟦1⟧ dog")
-    found = as_it_is.finished("⟦2⟧ ⟦3⟧. ⟦1⟧ dog ⟦1⟧", [(0, 0), (0, 1), (1, 2), (2, 3), (1, 4)])
+    found = as_it_is.restore("⟦2⟧ ⟦3⟧. ⟦1⟧ dog ⟦1⟧", [(0, 0), (0, 1), (1, 2), (2, 3), (1, 4)])
     assert found == (". ⟦1⟧ dog", [(0, 0), (1, 1), (2, 2)])
     layout = split_sentences("One two three. Four five!", "en")
     first, second = Hypothesis("x y", alignment=[(0, 1)]), Hypothesis("z", alignment=[(1, 0)])
-    assert len(layout.sentences) == 2 and joined(layout, [[first], [second]])[0].alignment == [(0, 1), (4, 2)]
+    assert len(layout.sentences) == 2 and join(layout, [[first], [second]])[0].alignment == [(0, 1), (4, 2)]
     layout = split_sentences("- One two three.\n* Four five!", "en")
-    assert joined(layout, [[first], [second]])[0].alignment == [(1, 2), (6, 4)]
+    assert join(layout, [[first], [second]])[0].alignment == [(1, 2), (6, 4)]
 
 
-def test_what_the_model_said(copying, trained_on):
+def test_raw_outputs(copying, trained_on):
     preparation = Preparation(*copying)
     for text in ("The dog sees 🙂 in Paris.", "THE DOG SEES 12:30 IN PARIS.", "The Dog Sees A Cat."):
         sentence = preparation.sentence(text)
-        assert preparation.said(sentence, text) == sentence.text
+        assert preparation.raw_output(sentence, text) == sentence.text
     trained_on(spellings={"de": "Hand", "en": "hand"})
     preparation = Preparation(*copying)
-    assert (
-        preparation.said(preparation.sentence("MY HAND", direction=("en", "de")), "MEINE HAND", "de") == "Meine Hand"
-    )
+    sentence = preparation.sentence("MY HAND", direction=("en", "de"))
+    assert preparation.raw_output(sentence, "MEINE HAND", "de") == "Meine Hand"
 
 
 def test_typographic_punctuation_that_a_vocabulary_lacks(copying):
@@ -449,7 +447,7 @@ def test_typographic_punctuation_that_training_hardly_saw(copying, trained_on):
     assert Preparation(*copying).sentence(text).text == "A cat sees “us” ⟦1⟧"
     trained_on(marks='“"')
     sentence = Preparation(*copying).sentence(text)
-    assert sentence.text == 'A cat sees “us" ⟦1⟧' and sentence.finished(sentence.text)[0] == 'A cat sees “us" 🙂'
+    assert sentence.text == 'A cat sees “us" ⟦1⟧' and sentence.restore(sentence.text)[0] == 'A cat sees “us" 🙂'
 
 
 @pytest.mark.parametrize(
@@ -470,4 +468,4 @@ def test_text_is_written_as_in_training(copying, given, text):
 def test_half_width_kana_and_wide_spaces(copying, trained_on):
     japanese = train_tokenizer(["カタカナ ガギグ"] * 3, vocab_size=400)
     trained_on(tokenizer=japanese)
-    assert Preparation(copying[0], japanese).sentence("ｶﾀｶﾅ\u3000ｶﾞｷﾞ").given == "カタカナ ガギ"
+    assert Preparation(copying[0], japanese).sentence("ｶﾀｶﾅ\u3000ｶﾞｷﾞ").input_text == "カタカナ ガギ"

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, MarianMTModel
 
 from hf_vanilla_transformer.inference import decoding as decoding
-from hf_vanilla_transformer.inference.decoding import encode
+from hf_vanilla_transformer.inference.preparation import encode
 from hf_vanilla_transformer.inference.translation import cross_attention, load, translate, translate_lines
 from hf_vanilla_transformer.pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from translators import SHARED, build, save_translator, set_end_bias, texts

@@ -9,8 +9,8 @@ import torch
 from transformers import GenerationConfig
 
 from hf_vanilla_transformer import VanillaTransformerEnsemble
-from hf_vanilla_transformer.inference.decoding import encode
 from hf_vanilla_transformer.inference.glossary import Glossary
+from hf_vanilla_transformer.inference.preparation import encode
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.pretrained.output_limits import EXTRA_OUTPUT_TOKENS, OutputLimits
 from translators import SPANISH, assert_alike, build, set_end_bias

@@ -8,8 +8,8 @@ import torch
 from transformers import GenerationConfig
 
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
-from hf_vanilla_transformer.inference.decoding import encode
-from hf_vanilla_transformer.inference.preparation import Preparation
+from hf_vanilla_transformer.inference.preparation import Preparation, encode
+from hf_vanilla_transformer.inference.translator import Translator
 from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions
 from hf_vanilla_transformer.serving.attention_map import (
     MAX_CELLS,
@@ -36,11 +36,17 @@ def served(model, tokenizer):
     return SimpleNamespace(model=model, tokenizer=tokenizer, preparation=Preparation(model, tokenizer))
 
 
+def prepared(model, tokenizer, source):
+    translator = Translator(model, tokenizer, Preparation(model, tokenizer, raw=True))
+    ((sentence,),) = (text.sentences for text in translator.prepare([source]))
+    return sentence
+
+
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
 def test_the_weights_are_those_of_the_model(kind):
     model, tokenizer = build(kind)
     choice = Choice(served(model, tokenizer), "en", "es")
-    found = attend(choice, "the cat sleeps", "el gato duerme")
+    found = attend(choice, prepared(model, tokenizer, "the cat sleeps"), "el gato duerme")
     ids = (encode(tokenizer, ["the cat sleeps"])[0][0], tokenizer(text_target="el gato duerme")["input_ids"])
     (weights,) = cross_attentions(model, [ids])
     assert torch.equal(found.weights, weights)
@@ -54,7 +60,7 @@ def test_the_weights_are_those_of_the_model(kind):
 def test_long_pairs_are_truncated_to_the_positions():
     model, tokenizer = build("learned", max_position_embeddings=8)
     choice = Choice(served(model, tokenizer), None, None)
-    found = attend(choice, "a cat " * 20, "un gato " * 20)
+    found = attend(choice, prepared(model, tokenizer, "a cat " * 20), "un gato " * 20)
     assert found.weights.shape[-2:] == (8, 8) == (len(found.target_tokens), len(found.source_tokens))
 
 

@@ -15,7 +15,7 @@ from hf_vanilla_transformer.serving.engine import (
     UnknownModel,
     release_memory,
 )
-from translators import ENGLISH, SHARED, build, set_end_bias
+from translators import ENGLISH, SHARED, build, hypotheses_of, set_end_bias
 
 BEAMS = TranslationOptions(num_beams=3, num_hypotheses=2, with_scores=True)
 
@@ -30,11 +30,11 @@ def served():
 def test_concurrent_requests_are_translated_as_offline(served):
     async def ask():
         greedy = [served.translate([sentence], TranslationOptions(num_beams=1)) for sentence in ENGLISH * 3]
-        return await asyncio.gather(served.translate([*ENGLISH, " ", ENGLISH[0]], BEAMS), *greedy)
+        return await asyncio.gather(served.translate([*ENGLISH, ENGLISH[0]], BEAMS), *greedy)
 
-    with_beams, *greedy = asyncio.run(ask())
+    with_beams, *greedy = map(hypotheses_of, asyncio.run(ask()))
     options = {"num_beams": 3, "num_hypotheses": 2, "with_scores": True}
-    expected = translate(served.model, served.tokenizer, [*ENGLISH, " ", ENGLISH[0]], **options)
+    expected = translate(served.model, served.tokenizer, [*ENGLISH, ENGLISH[0]], **options)
     assert [[each.text for each in row] for row in with_beams] == [[each.text for each in row] for row in expected]
     scores = [each.score for row in with_beams for each in row]
     assert scores == pytest.approx([each.score for row in expected for each in row], abs=1e-5)
@@ -51,10 +51,10 @@ def test_what_other_clients_send_does_not_prolong_a_translation(options):
     async def ask():
         return await asyncio.gather(*(served.translate([sentence], options) for sentence in sentences))
 
-    together = asyncio.run(ask())
+    together = map(hypotheses_of, asyncio.run(ask()))
     assert max(sizes) > 1, "alone, no sentence has neighbours"
     for sentence, found in zip(sentences, together, strict=True):
-        (alone,) = asyncio.run(served.translate([sentence], options))
+        (alone,) = hypotheses_of(asyncio.run(served.translate([sentence], options)))
         assert [each.text for each in found[0]] == [each.text for each in alone]
     served.close()
 
@@ -99,12 +99,13 @@ def test_a_prefix_is_put_before_every_sentence():
     """Alignments exclude its words."""
     served = ServedModel("t5", *build("shared"), source_prefix="no no ")
     settings = {"num_beams": 1, "max_new_tokens": 8, "with_alignments": True}
-    rows = asyncio.run(served.translate(["a red house", " "], TranslationOptions(**settings)))
+    translated = asyncio.run(served.translate(["a red house", " "], TranslationOptions(**settings)))
     expected = translate(served.model, served.tokenizer, ["no no a red house", " "], **settings)
-    assert served.preparation.num_tokens("a cat") == 5
+    ((sentence,),) = (text.sentences for text in served.preparation.prepare(["a cat"]))
+    assert len(sentence.ids) == 5
     served.close()
-    (hypothesis,), (offline,) = rows[0], expected[0]
-    assert offline.alignment and hypothesis.text == offline.text and rows[1] == expected[1]
+    (((hypothesis,),), ((offline,),)) = (hypotheses_of(translated), expected[:1])
+    assert offline.alignment and hypothesis.text == offline.text and translated[1].joined().text == " "
     assert hypothesis.alignment == [(i - 2, k) for i, k in offline.alignment if i >= 2]
 
 
@@ -166,6 +167,6 @@ def test_models_of_other_families(translator):
     served = ServedModel("other", *translator())
     options = TranslationOptions(num_beams=2, max_new_tokens=5)
     expected = translate(served.model, served.tokenizer, ENGLISH, num_beams=2, max_new_tokens=5)
-    assert asyncio.run(served.translate(ENGLISH, options)) == expected
+    assert hypotheses_of(asyncio.run(served.translate(ENGLISH, options))) == expected
     assert served.preparation.max_length >= 64
     served.close()

@@ -10,7 +10,7 @@ import torch
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.inference.decoding import encode
+from hf_vanilla_transformer.inference.preparation import encode
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions
 from pages import CHROMIUM, serving

@@ -84,8 +84,8 @@ def changed(run, sources):
     preparation = Preparation(run.model, run.tokenizer)
     given = {}
     for source in sources:
-        layout = preparation.layout(source)
-        given[source] = [preparation.sentence(sentence).given for sentence in layout.sentences]
+        (text,) = preparation.prepare([source])
+        given[source] = [sentence.input_text for sentence in text.sentences]
     return {source: texts for source, texts in given.items() if texts != [source.strip()]}
 
 
@@ -152,7 +152,8 @@ def test_capitals_of_a_source_say_nothing_about_those_of_its_target(trained, nam
     run = trained(name)
     preparation = Preparation(run.model, run.tokenizer)
     for source, answer in zip(UNUSUAL[name], translated(run, UNUSUAL[name]), strict=True):
-        given = [preparation.sentence(sentence).given for sentence in preparation.layout(source).sentences]
+        (text,) = preparation.prepare([source])
+        given = [sentence.input_text for sentence in text.sentences]
         assert (source, answer) == (source, " ".join(translated(run, given, raw=True)))
 
 

@@ -70,7 +70,7 @@ def test_text_in_which_case_matters_is_read_as_it_is(tmp_path):
     preparation = Preparation(experiment.trainer.model, experiment.tokenizer)
     assert not preparation.rules & {"upper_case", "title_case", "lower_case", "mentions", "placeholders", "spaces"}
     for text in ("CCC", "c1ccccc1", "CC(=O)[C-]#N.N#CCO"):
-        assert preparation.sentence(text).given == text and preparation.sentence(text).finished("Cc")[0] == "Cc"
+        assert preparation.sentence(text).input_text == text and preparation.sentence(text).restore("Cc")[0] == "Cc"
 
 
 def test_items_that_training_showed_are_left_to_the_model(tmp_path):
