@@ -84,8 +84,8 @@ def word_alignments(
     """
     limit = tightest_limit(MAX_TOKENS, position_limit(model.config))
     limits = (tightest_limit(max_source_length, limit), limit)
-    found = _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits, directions)
-    return list(map(_links, found))
+    scores = _word_scores(token_attention(model), tokenizer, sources, targets, max_tokens, limits, directions)
+    return list(map(_links, scores))
 
 
 def find_alignment_heads(
@@ -115,17 +115,17 @@ def find_alignment_heads(
     scores = _word_scores(attend, tokenizer, sources, targets, max_tokens, limits)
 
     def error(layer: int, *heads: int) -> float:
-        links = [_links(None if each is None else each[layer, list(heads)].mean(0)) for each in scores]
+        links = [_links(None if pair is None else pair[layer, list(heads)].mean(0)) for pair in scores]
         return alignment_error_rate(links, sure, sure if possible is None else possible)
 
-    layers, count = next((each.shape[:2] for each in scores if each is not None), (0, 0))
+    layers, count = next((pair.shape[:2] for pair in scores if pair is not None), (0, 0))
     lowest, layer, head = min((error(i, k), i, k) for i in range(layers) for k in range(count))
     heads = [head]
     while others := [k for k in range(count) if k not in heads]:
-        found, head = min((error(layer, *heads, k), k) for k in others)
-        if found > lowest - MIN_GAIN:
+        rate, head = min((error(layer, *heads, k), k) for k in others)
+        if rate > lowest - MIN_GAIN:
             break
-        lowest, heads = found, [*heads, head]
+        lowest, heads = rate, [*heads, head]
     return [[layer, head] for head in heads], lowest
 
 

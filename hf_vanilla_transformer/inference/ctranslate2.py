@@ -191,8 +191,8 @@ class CTranslate2Model(nn.Module):
         Raises:
             ValueError: CTranslate2 does not support an option, or a source exceeds the model's positions.
         """
-        row_limits = [each for each in stopping_criteria if isinstance(each, RowLimits)]
-        others = [each for each in stopping_criteria if each not in row_limits]
+        row_limits = [criterion for criterion in stopping_criteria if isinstance(criterion, RowLimits)]
+        others = [criterion for criterion in stopping_criteria if criterion not in row_limits]
         options = self._merge_settings(options | ({"stopping_criteria": others} if others else {}))
         if input_ids.shape[1] > self.config.max_position_embeddings:
             raise ValueError(
@@ -208,7 +208,7 @@ class CTranslate2Model(nn.Module):
         # `max_length` counts the start token, `max_new_tokens` does not.
         limit = options["max_new_tokens"] + 1 if options.get("max_new_tokens") else options.get("max_length", 20)
         limits = row_limits[0].limits.tolist() if row_limits else [limit] * len(sources)
-        results = self._translate(sources, [self._decoding_length(each, options) for each in limits], options)
+        results = self._translate(sources, [self._decoding_length(limit, options) for limit in limits], options)
         start = options["decoder_start_token_id"]
         rows = [
             torch.tensor([start, *map(self._target_ids.__getitem__, tokens)], device=self.device)
@@ -239,7 +239,7 @@ class CTranslate2Model(nn.Module):
             max_input_length=0,
             return_attention=True,
         )
-        weights = (torch.tensor(each.result().attention[0], device=self.device) for each in results)
+        weights = (torch.tensor(result.result().attention[0], device=self.device) for result in results)
         return [rows[: len(prefix)] for rows, prefix in zip(weights, prefixes, strict=True)]
 
     def _translate(self, sources: list[list[str]], lengths: list[int], options: Mapping[str, Any]) -> list[Any]:
@@ -247,9 +247,9 @@ class CTranslate2Model(nn.Module):
         pending: dict[int, Any] = {}
         settings = self._translator_options(options)
         for length in dict.fromkeys(lengths):
-            group = [i for i, each in enumerate(lengths) if each == length]
-            found = self._submit([sources[i] for i in group], len(sources), max_decoding_length=length, **settings)
-            pending.update(zip(group, found, strict=True))
+            group = [i for i, own in enumerate(lengths) if own == length]
+            results = self._submit([sources[i] for i in group], len(sources), max_decoding_length=length, **settings)
+            pending.update(zip(group, results, strict=True))
         return [pending[i].result() for i in range(len(sources))]
 
     def _submit(self, sources: list[list[str]], total: int, **options: Any) -> list[Any]:

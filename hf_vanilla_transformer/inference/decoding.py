@@ -90,13 +90,13 @@ class RefuseNaN(LogitsProcessor):
 
     def __init__(self, at_once: bool) -> None:
         self.at_once, self.may_be_recorded = at_once, not at_once
-        self._found: torch.Tensor | None = None
+        self._is_nan: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         # Several tokens, because some may be masked to -inf.
-        found = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
+        is_nan = scores[:, :: 1 + scores.shape[1] // CHECKED_TOKENS].isnan().any()
         # In place, because a recorded step writes to the same tensor.
-        self._found = found if self._found is None else self._found.logical_or_(found)
+        self._is_nan = is_nan if self._is_nan is None else self._is_nan.logical_or_(is_nan)
         if self.at_once:
             self.check()
         return scores
@@ -107,17 +107,17 @@ class RefuseNaN(LogitsProcessor):
 
     def restart(self) -> None:
         """Reset, before a recorded search runs again."""
-        if self._found is not None:
-            self._found.zero_()
+        if self._is_nan is not None:
+            self._is_nan.zero_()
 
     def adopt(self, recorded: "RefuseNaN") -> None:
         """Take over the result of a recorded search."""
-        if recorded._found is not None:
-            self._found = recorded._found.clone() if self._found is None else self._found | recorded._found
+        if recorded._is_nan is not None:
+            self._is_nan = recorded._is_nan.clone() if self._is_nan is None else self._is_nan | recorded._is_nan
 
     def check(self) -> None:
         """Raise a ValueError if a score so far was NaN."""
-        if self._found is not None and self._found:
+        if self._is_nan is not None and self._is_nan:
             raise ValueError(NAN_SCORE)
 
 

@@ -18,14 +18,14 @@ def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
     The model is an encoder-decoder of transformers, an ensemble of them, or a `CTranslate2Model`.
     """
     digest = hashlib.sha256()
-    for each in tokenizer_sides(tokenizer):
-        backend = getattr(each, "backend_tokenizer", None)
+    for side in tokenizer_sides(tokenizer):
+        backend = getattr(side, "backend_tokenizer", None)
         if backend is not None:
             backend = Tokenizer.from_str(backend.to_str())
             # State of the last call.
             backend.no_padding()
             backend.no_truncation()
-        content = (sorted(each.get_vocab().items()), each.special_tokens_map, backend and backend.to_str())
+        content = (sorted(side.get_vocab().items()), side.special_tokens_map, backend and backend.to_str())
         digest.update(json.dumps(content, default=str).encode())
     digest.update(model.generation_config.to_json_string().encode())
     if isinstance(model, CTranslate2Model):
@@ -43,6 +43,6 @@ def model_fingerprint(model: Any, tokenizer: PreTrainedTokenizerBase) -> str:
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the sizes of the vocabularies and a hash of their tokens and ids."""
-    vocabularies = [sorted(each.get_vocab().items()) for each in tokenizer_sides(tokenizer)]
+    vocabularies = [sorted(side.get_vocab().items()) for side in tokenizer_sides(tokenizer)]
     digest = hashlib.blake2b(json.dumps(vocabularies).encode(), digest_size=6).hexdigest()
-    return f"{'/'.join(str(len(each)) for each in vocabularies)} tokens, {digest}"
+    return f"{'/'.join(str(len(tokens)) for tokens in vocabularies)} tokens, {digest}"

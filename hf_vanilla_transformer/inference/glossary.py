@@ -58,16 +58,16 @@ class Glossary:
 
     def spans_in(self, text: str) -> list[tuple[int, int]]:
         """Return the spans (start, end) of the terms in a normalized text."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         edges = word_edges(text)
         for start in sorted(edges):
-            if found and start < found[-1][1]:
+            if spans and start < spans[-1][1]:
                 continue
             ends = (start + length for length in self._lengths if start + length in edges)
             longest = next((end for end in ends if self._spelling(text[start:end]) in self._translations), None)
             if longest is not None:
-                found.append((start, longest))
-        return found
+                spans.append((start, longest))
+        return spans
 
     def _spelling(self, text: str) -> str:
         """Return the text as it would be spelled in the glossary."""

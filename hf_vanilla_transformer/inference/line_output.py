@@ -122,8 +122,8 @@ class _Chunks:
         self.folder, self.share, self.settings = folder, share, json.dumps(settings).encode()
         numbered = {int(path.name.partition("-")[0]): path for path in folder.glob("[0-9]*-*.lines")}
         # Finished chunks of this process, by number.
-        self.found = {number: path for number, path in numbered.items() if number % share.size == share.rank}
-        if self.found and not resume:
+        self.chunks = {number: path for number, path in numbered.items() if number % share.size == share.rank}
+        if self.chunks and not resume:
             raise DataError(
                 f"{folder} holds the finished lines of an interrupted run; continue with --resume, or delete that "
                 "folder to start again"
@@ -147,7 +147,7 @@ class _Chunks:
             self.all.append((path, len(chunk)))
             if number % self.share.size != self.share.rank:
                 continue
-            if self.found.get(number, path) != path:
+            if self.chunks.get(number, path) != path:
                 first, last = number * self.share.chunk_size + 1, number * self.share.chunk_size + len(chunk)
                 raise OtherRun(
                     f"{self.folder} was started with another model, other settings or another input (lines {first} to "

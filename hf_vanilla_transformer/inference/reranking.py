@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .decoding import Hypothesis
-from .scoring import score
+from .scoring import Score, score
 
 
 class ChannelReranker:
@@ -59,8 +59,10 @@ class ChannelReranker:
         results = []
         for sentence, hypotheses in zip(sentences, lists, strict=True):
             if sentence.strip():
-                found = [(each, next(scores)) for each in hypotheses]
-                sums = [(each.score or 0.0) + self.weight * own.log_prob / len(own.token_ids) for each, own in found]
-                hypotheses = [replace(each, score=total) for each, total in zip(hypotheses, sums, strict=True)]
-            results.append(sorted(hypotheses, key=lambda each: -(each.score or 0.0)))
+                hypotheses = [self._rescored(hypothesis, next(scores)) for hypothesis in hypotheses]
+            results.append(sorted(hypotheses, key=lambda hypothesis: -(hypothesis.score or 0.0)))
         return results
+
+    def _rescored(self, hypothesis: Hypothesis, reverse: Score) -> Hypothesis:
+        mean = reverse.log_prob / len(reverse.token_ids)
+        return replace(hypothesis, score=(hypothesis.score or 0.0) + self.weight * mean)

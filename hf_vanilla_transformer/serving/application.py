@@ -125,7 +125,7 @@ async def _answer_http_error(_: Any, error: Any) -> JSONResponse:
 
 async def _answer_invalid(_: Any, error: Any) -> JSONResponse:
     # For a field with several types, report the one whose validation got furthest.
-    first = max(error.errors(), key=lambda each: len(each["loc"]))
+    first = max(error.errors(), key=lambda fault: len(fault["loc"]))
     problem = first.get("ctx", {}).get("error", first["msg"])
     if first.get("type") == "json_invalid":
         return _error(422, f"body: not JSON: {problem}")

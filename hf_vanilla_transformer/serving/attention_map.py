@@ -101,7 +101,7 @@ def _readable(raw: str, text: str) -> str:
     # Part of a character has no text of its own.
     word = raw if "\ufffd" in text or not text.strip() else text.strip(" ")
     word = word.lstrip("".join(WORD_STARTS)) if starts_word else word
-    return CONTROL.sub(lambda found: repr(found[0])[1:-1], f"{WORD_STARTS[0] if starts_word else ''}{word}")
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1], f"{WORD_STARTS[0] if starts_word else ''}{word}")
 
 
 def _marked(token: str) -> str:

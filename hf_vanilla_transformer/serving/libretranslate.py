@@ -105,7 +105,7 @@ class Language(BaseModel):
 def _body_of(kind: type[BaseModel], types: Sequence[str] = ("application/json", *FORMS)) -> dict[str, Any]:
     """Return the OpenAPI schema of a request body, by default JSON or a form."""
     schema = kind.model_json_schema()
-    content = {each: {"schema": schema} for each in types}
+    content = {media_type: {"schema": schema} for media_type in types}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -209,8 +209,8 @@ def routes(service: Service) -> APIRouter:
             for source, target in model.pairs:
                 targets.setdefault(source, []).append(target)
         return [
-            Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(each))
-            for code, each in sorted(targets.items())
+            Language(code=code, name=LANGUAGES.get(code, code).title(), targets=sorted(codes))
+            for code, codes in sorted(targets.items())
         ]
 
     return router

@@ -121,8 +121,8 @@ def serve_replicas(
     options = {"num_cpus": cpus, "num_gpus": gpus}
     deployment: Any = serve.deployment(num_replicas=replicas, ray_actor_options=options, **DEPLOYMENT)
     ended = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     running = serve.run(front(max_body).bind(deployment(Replica).bind(load)), name="translation")
     print(f"http://{host}:{port} ({replicas} replicas)", flush=True)
     ended.wait()

@@ -42,12 +42,12 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
 
-    def check_key(self, request: Request, given: str | None = None) -> None:
-        """Raise 401 unless the key is `given` in the body or sent as `Authorization: Bearer KEY`."""
+    def check_key(self, request: Request, key: str | None = None) -> None:
+        """Raise 401 unless the right key is in the body (`key`) or sent as `Authorization: Bearer KEY`."""
         if self.api_key is None:
             return
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        candidates = (given, token.strip() if scheme.lower() == "bearer" else None)
+        candidates = (key, token.strip() if scheme.lower() == "bearer" else None)
         if not any(self.accepts(candidate) for candidate in candidates if candidate):
             message = "the API key is missing or wrong; send it as api_key or as Authorization: Bearer"
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
@@ -75,8 +75,8 @@ class Service:
 
     def accepts(self, key: str) -> bool:
         """Whether the API key is correct."""
-        given, wanted = (text.encode(errors="surrogatepass") for text in (key, self.api_key or ""))
-        return self.api_key is not None and hmac.compare_digest(given, wanted)
+        sent, expected = (text.encode(errors="surrogatepass") for text in (key, self.api_key or ""))
+        return self.api_key is not None and hmac.compare_digest(sent, expected)
 
     def check_length(self, texts: Iterable[str], name: str = "text") -> None:
         """Raise 413 for texts that are too long in total; an empty one counts as 1, as it also takes time."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass as request_dataclass
 
 from ..errors import one_line
+from ..inference.decoding import Hypothesis
 from ..inference.glossary import Glossary
 from ..options import Beams, SearchOptions
 from .detection import choose
@@ -39,7 +40,9 @@ class TranslationRequest(SearchOptions):
     def options(self) -> TranslationOptions:
         """Return the translation options."""
         sampling = set() if self.do_sample else {"temperature", "top_k", "top_p"}
-        search = {each.name: getattr(self, each.name) for each in fields(SearchOptions) if each.name not in sampling}
+        search = {
+            field.name: getattr(self, field.name) for field in fields(SearchOptions) if field.name not in sampling
+        }
         try:
             glossary = Glossary.of(self.glossary) if self.glossary else None
         except ValueError as error:
@@ -93,20 +96,22 @@ def routes(service: Service) -> APIRouter:
         choice, _ = await choose(service.engine, body.source, body.target, texts, body.model)
         translated = await service.translate(request, texts, choice, body.options(), body.split_sentences)
         return TranslationResponse(
-            model=choice.model.name, source=choice.source, translations=[_text_response(each) for each in translated]
+            model=choice.model.name, source=choice.source, translations=[_text_response(text) for text in translated]
         )
 
     return router
 
 
 def _text_response(translated: TranslatedText) -> TextResponse:
+    best = translated.joined()
     rows = zip(translated.text.layout.sentences, translated.hypotheses, strict=True)
     return TextResponse(
-        text=translated.joined().text,
-        remarks=translated.joined().remarks,
-        pivot=translated.joined().pivot,
-        sentences=[
-            SentenceResponse(source=source, hypotheses=[HypothesisResponse(**vars(each)) for each in hypotheses])
-            for source, hypotheses in rows
-        ],
+        text=best.text,
+        remarks=best.remarks,
+        pivot=best.pivot,
+        sentences=[SentenceResponse(source=source, hypotheses=list(map(_response, row))) for source, row in rows],
     )
+
+
+def _response(hypothesis: Hypothesis) -> HypothesisResponse:
+    return HypothesisResponse(**vars(hypothesis))
