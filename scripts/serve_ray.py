@@ -19,7 +19,7 @@ with importing():
     from hf_vanilla_transformer.cli.serve import KEY_VARIABLE, add_arguments, load_application
 
     with options.importing("ray"):
-        from hf_vanilla_transformer.serving.replicas import serve_replicas
+        from _replicas import serve_replicas
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -227,7 +227,9 @@ class Preparation:
             glossary: Terms that stay in the text, even if they look like protected items.
             max_source_length: Truncate sentences to this many tokens, end token included; None for no truncation.
         """
-        pairs = list(zip(texts, directions, strict=False))
+        chosen = list(texts)
+        # Only as many as there are texts; directions may be infinite.
+        pairs = list(zip(chosen, islice(directions, len(chosen)), strict=True))
         layouts = [
             text if isinstance(text, Layout) else self.split(text, split, direction and direction[0])
             for text, direction in pairs

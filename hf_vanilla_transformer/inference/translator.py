@@ -112,9 +112,7 @@ class Translator:
                 direction without training pairs is prepared for its way through another language.
         """
         chosen = list(texts)
-        # Only as many as there are texts; directions may be infinite.
-        wanted = list(islice(directions, len(chosen)))
-        routes = [_route(direction, self._pivot_for(direction)) for direction in wanted]
+        routes = [_route(direction, self._pivot_for(direction)) for direction in islice(directions, len(chosen))]
         prepared = self.preparation.prepare(
             chosen,
             [direction for direction, _ in routes],

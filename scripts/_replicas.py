@@ -13,8 +13,8 @@ import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from .application import BodyLimit
-from .engine import Engine
+from hf_vanilla_transformer.serving.application import BodyLimit
+from hf_vanilla_transformer.serving.engine import Engine
 
 # Replicas a request may kill before it fails.
 MAX_DEATHS = 3
