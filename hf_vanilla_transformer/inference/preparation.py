@@ -132,8 +132,8 @@ def encode(
     sentences: Sequence[str],
     max_source_length: int | None = None,
     directions: Iterable[Direction | None] = repeat(None),
-) -> tuple[list[list[int]], int]:
-    """Return the ids of each source sentence, none for a blank one, and the number of truncated sentences.
+) -> list[list[int]]:
+    """Return the ids of each source sentence, none for a blank one.
 
     Args:
         tokenizer: Any tokenizer.
@@ -155,7 +155,7 @@ def encode(
     too_long = [i for i, row in enumerate(ids) if max_source_length is not None and len(row) > max_source_length]
     # Only the tokenizer knows which special tokens to keep, and which side to truncate.
     tokenize(too_long, truncation=True, max_length=max_source_length)
-    return tag_sources(tokenizer, ids, directions), len(too_long)
+    return tag_sources(tokenizer, ids, directions)
 
 
 class Preparation:
@@ -262,7 +262,7 @@ class Preparation:
         """Return sentences with their ids."""
         chosen = list(sentences)
         directions = [sentence.direction for sentence in chosen]
-        rows, _ = encode(self.tokenizer, [sentence.input_text for sentence in chosen], max_source_length, directions)
+        rows = encode(self.tokenizer, [sentence.input_text for sentence in chosen], max_source_length, directions)
         return [replace(sentence, ids=ids) for sentence, ids in zip(chosen, rows, strict=True)]
 
     def _truncated(self, sentences: Sequence[Prepared], limit: int | None) -> Sequence[Prepared]:

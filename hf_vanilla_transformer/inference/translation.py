@@ -263,7 +263,7 @@ def cross_attention(
     Raises:
         ValueError: The sentence is blank.
     """
-    (ids,), _ = encode(tokenizer, [source], position_limit(model.config))
+    (ids,) = encode(tokenizer, [source], position_limit(model.config))
     if not ids:
         raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
     input_ids = torch.tensor([ids], device=model.device)

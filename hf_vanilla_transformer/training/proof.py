@@ -137,5 +137,5 @@ def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
         rules &= {pair.rule}
     if not rules:
         return rules
-    unprepared, _ = encode(preparation.tokenizer, [pair.source], directions=[pair.direction])
+    unprepared = encode(preparation.tokenizer, [pair.source], directions=[pair.direction])
     return frozenset() if [sentence.ids for sentence in text.sentences] == unprepared else rules

@@ -112,7 +112,7 @@ def test_scores_are_those_of_teacher_forcing(translator, monkeypatch, search, le
         model, tokenizer, SENTENCES, with_scores=True, max_length=4, logits_processor=[end_in_turn], **options
     )
     ((_, output),) = calls
-    ids, _ = encode(tokenizer, SENTENCES)
+    ids = encode(tokenizer, SENTENCES)
     by_length = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     penalty = 1.0 if length_penalty is None else length_penalty
     expected = teacher_forced_scores(model, [ids[i] for i in by_length], output.sequences, penalty)
@@ -263,7 +263,7 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
     assert source_tokens == [*source.split(), "</s>"]
     model.set_attn_implementation("eager")
     output = model.generate(
-        torch.tensor(encode(tokenizer, [source])[0]),
+        torch.tensor(encode(tokenizer, [source])),
         max_length=len(source_tokens) + EXTRA_OUTPUT_TOKENS,
         return_dict_in_generate=True,
         output_attentions=True,

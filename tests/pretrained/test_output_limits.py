@@ -85,7 +85,7 @@ def test_a_limit_is_the_max_length_of_generate(kind, num_beams):
     model, tokenizer = other(kind, NEVER)
     given = {"num_beams": num_beams, "return_dict_in_generate": True, "output_scores": True, "output_logits": True}
     texts, scores = [], []
-    for ids in encode(tokenizer, SENTENCES)[0]:
+    for ids in encode(tokenizer, SENTENCES):
         limit = len(ids) + EXTRA_OUTPUT_TOKENS
         output = model.generate(torch.tensor([ids]), max_length=limit, **given)
         assert output.sequences.shape == (1, limit)
@@ -109,7 +109,7 @@ def test_nothing_follows_a_limit(kind, num_beams, settings):
     model.generation_config.update(num_beams=num_beams)
     model.generation_config.update(**settings)
     rows = translate(model, tokenizer, SENTENCES, bad_words_ids=[[i] for i in range(4)])
-    lengths = [len(ids) + EXTRA_OUTPUT_TOKENS for ids in encode(tokenizer, SENTENCES)[0]]
+    lengths = [len(ids) + EXTRA_OUTPUT_TOKENS for ids in encode(tokenizer, SENTENCES)]
     assert [1 + len(row[0].text.split()) for row in rows] == lengths
 
 

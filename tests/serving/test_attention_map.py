@@ -47,7 +47,7 @@ def test_the_weights_are_those_of_the_model(kind):
     model, tokenizer = build(kind)
     choice = Choice(served(model, tokenizer), "en", "es")
     found = attend(choice, prepared(model, tokenizer, "the cat sleeps"), "el gato duerme")
-    ids = (encode(tokenizer, ["the cat sleeps"])[0][0], tokenizer(text_target="el gato duerme")["input_ids"])
+    ids = (encode(tokenizer, ["the cat sleeps"])[0], tokenizer(text_target="el gato duerme")["input_ids"])
     (weights,) = cross_attentions(model, [ids])
     assert torch.equal(found.weights, weights)
     assert torch.equal(found.weights_of(1, 0), weights[1, 0])

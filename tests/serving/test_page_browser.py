@@ -183,7 +183,7 @@ def percents(page):
 
 def expected_percents(source, target, layer, head):
     model, tokenizer = translator()
-    ids = encode(tokenizer, [source])[0][0], tokenizer(text_target=target)["input_ids"]
+    ids = encode(tokenizer, [source])[0], tokenizer(text_target=target)["input_ids"]
     weights = cross_attentions(model, [ids])[0][layer]
     return (weights.mean(0) if head is None else weights[head]).mul(100).round().flatten().int().tolist()
 

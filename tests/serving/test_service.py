@@ -97,7 +97,7 @@ def test_a_sentence_longer_than_the_model_is_cut():
         (translated,) = client.post("/v1/translations", json=body).json()["translations"]
     sources = [sentence["source"] for sentence in translated["sentences"]]
     assert " ".join(sources) == text
-    ids, _ = encode(tokenizer, sources)
+    ids = encode(tokenizer, sources)
     assert max(map(len, ids)) <= 16 and 5 < len(sources) < 20
     expected = translate(model, tokenizer, sources, max_new_tokens=4)
     assert [each["hypotheses"][0]["text"] for each in translated["sentences"]] == [row[0].text for row in expected]
