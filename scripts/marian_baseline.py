@@ -38,7 +38,7 @@ with importing():
     from hf_vanilla_transformer.presets import preset_config
     from hf_vanilla_transformer.registration import register
     from hf_vanilla_transformer.training.arguments import parse_overrides
-    from hf_vanilla_transformer.training.auto_preset import use_auto_preset
+    from hf_vanilla_transformer.training.auto_preset import resolve_auto_preset
     from hf_vanilla_transformer.training.metrics import METRIC_NAMES, translation_scores
     from hf_vanilla_transformer.training.setup import set_generation_defaults, tokenize_splits
     from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
@@ -100,7 +100,7 @@ def train_marian(
     Of the recipe's training arguments, only output folder, seed, bfloat16 and decoding are used.
     """
     text = load_text(data_args)
-    model_args, _ = use_auto_preset(model_args, data_args, args, text.train)
+    model_args, data_args, args, _ = resolve_auto_preset(model_args, data_args, args, text.train)
     args.augment = NONE
     tokenizer = load_or_train_tokenizer(model_args, args, text)
     overrides = {"vocab_size": len(tokenizer), **parse_overrides(model_args.config_overrides)}

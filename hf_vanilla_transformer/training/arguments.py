@@ -4,8 +4,9 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
@@ -19,6 +20,8 @@ from ..options import check_ranges
 from ..presets import AUTO_PRESET, get_preset
 from ..processor import processor
 from .options import MIN_RATE_WARMUP, ModelOptions, OnNonfinite, TrainingOptions
+
+Arguments = TypeVar("Arguments")
 
 FAST_IN_BF16 = ("AMD AVX-512 BF16", "Intel AMX")
 
@@ -115,7 +118,7 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
 
     Attributes:
         not_given: Names of fields that a preset may still set: no argument did, and they have their defaults. Copies
-            by `dataclasses.replace` or from `to_dict()` count every field as given; those by `copy.copy` do not.
+            by `dataclasses.replace` or from `to_dict()` count every field as given; those by `with_fields` do not.
 
     Raises:
         ValueError: The warm-up gives no learning rate, two arguments are mutually exclusive, the optimizer is not
@@ -211,7 +214,16 @@ def peak_learning_rate(d_model: int, warmup_steps: float) -> float:
     return (d_model * max(warmup_steps, MIN_RATE_WARMUP)) ** -0.5
 
 
-def set_learning_rate(args: Any, model: Any) -> None:
-    """Set the paper's learning rate for the model's width, unless one was given."""
-    if args.learning_rate is None:
-        args.learning_rate = peak_learning_rate(model.config.hidden_size, args.warmup_steps)
+def with_learning_rate(args: Any, model: Any) -> Any:
+    """Return arguments with the paper's learning rate for the model's width, unless one was given."""
+    if args.learning_rate is not None:
+        return args
+    return with_fields(args, learning_rate=peak_learning_rate(model.config.hidden_size, args.warmup_steps))
+
+
+def with_fields(arguments: Arguments, **values: Any) -> Arguments:
+    """Return a copy of checked arguments with other values, which are not checked again."""
+    copied = copy(arguments)
+    # All fields, because pickles and thus copies leave `hub_token` out.
+    vars(copied).update(vars(arguments) | values)
+    return copied

@@ -1,7 +1,6 @@
 """`--preset auto`: model, vocabulary and training settings by corpus size."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from .arguments import (
     VanillaTransformerTrainingArguments,
     join_overrides,
     parse_overrides,
+    with_fields,
 )
 
 # Pairs sampled to estimate the number of words.
@@ -30,7 +30,7 @@ MAX_WORD_LENGTH = 20
 
 
 @dataclass(frozen=True)
-class Plan:
+class Tier:
     """Settings for a corpus of up to `words` words, both sides counted, to train on about `words_in_all` words.
 
     The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset; `training` has fields of
@@ -72,12 +72,12 @@ _SMALL_CORPUS = _AS_TYPED | {
     "max_tokens": 2048,
 }
 
-# On Multi30k, the first plan is the recipe `multi30k`; the last two are the paper's models.
-PLANS = (
-    Plan(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
-    Plan(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
-    Plan(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _PAPER),
-    Plan(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _PAPER),
+# On Multi30k, the first tier is the recipe `multi30k`; the last two are the paper's models.
+TIERS = (
+    Tier(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
+    Tier(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
+    Tier(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _PAPER),
+    Tier(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _PAPER),
 )
 
 # Why a setting differs from the paper.
@@ -95,48 +95,47 @@ REASONS = {
 }
 
 
-def use_auto_preset(
+def resolve_auto_preset(
     model_args: ModelArguments,
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
     train: Any,
     distinct: float = 1.0,
-) -> tuple[ModelArguments, list[str]]:
-    """Replace the preset `auto` with settings for the corpus size, keeping those that were given.
+) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments, list[str]]:
+    """Return arguments with settings for the corpus size for the preset `auto`, and summary lines on each setting.
 
-    Changes `data_args` and `args` in place; returns new `model_args`, and summary lines on the plan and its settings.
-    `distinct` is the share of pairs that are not reversed copies of others.
+    Settings that were given stay. `distinct` is the share of pairs that are not reversed copies of others.
     """
     if model_args.preset != AUTO_PRESET:
-        return model_args, []
+        return model_args, data_args, args, []
     if not isinstance(train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
     words = count_words(train)
-    plan = next(plan for plan in PLANS if words <= plan.words)
-    settings, overrides = plan.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
+    tier = next(tier for tier in TIERS if words <= tier.words)
+    settings, overrides = tier.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
     stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, train).items()} | stays
-    chosen = copy(model_args)
-    chosen.preset = plan.preset
-    if chosen.vocab_size is None:
-        chosen.vocab_size = settings["vocab_size"]
-    chosen.config_overrides = join_overrides(plan.overrides | overrides)
-    for name in {"num_train_epochs", *plan.training} - stays.keys():
-        setattr(args if hasattr(args, name) else data_args, name, settings[name])
-    # The paper's values, which a plan may keep.
-    paper = {"dropout": preset_config(plan.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
+    vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
+    joined = join_overrides(tier.overrides | overrides)
+    model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size, config_overrides=joined)
+    chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
+    data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
+    args = with_fields(args, **chosen)
+    # The paper's values, which a tier may keep.
+    paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
-        args.warmup_steps = settings["warmup_steps"] = _warmup_steps(words, len(train), args)
+        settings["warmup_steps"] = _warmup_steps(words, len(train), args)
+        args = with_fields(args, warmup_steps=settings["warmup_steps"])
     facts = {"per_token": distinct * words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
-    lines = [f"preset       {plan.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
+    lines = [f"preset       {tier.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else REASONS[name].format(**facts)
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
-    return chosen, lines
+    return model_args, data_args, args, lines
 
 
 def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:
-    """Return the planned warm-up, which `args` holds, capped at a tenth of the estimated steps."""
+    """Return the warm-up that `args` holds, capped at a tenth of the estimated steps."""
     batches = words * TOKENS_PER_WORD / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
     steps = batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
     return max(1, int(min(args.warmup_steps, (args.max_steps if args.max_steps > 0 else steps) / 10)))

@@ -24,6 +24,7 @@ from ..pretrained.languages import is_multilingual, model_languages
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
 from .experiment import train_translation
 from .metrics import translation_scores
+from .plan import bleu_tokenizer
 from .run_folder import find_checkpoint
 from .setup import check_arguments, configuration
 from .synthetic import translate_to_files, with_synthetic
@@ -137,13 +138,14 @@ def _compare(
     if pairs is None:
         print(f"student      {export}; without validation or test pairs it is not compared with its teacher")
         return {}
+    tokenize = bleu_tokenizer(args, text)
     student = load(args.output_dir, device=str(args.device), trust_remote_code=trust_remote_code)
     exported = load_ctranslate2(export, trust_remote_code=trust_remote_code)
 
     def measure(model: Any, own: PreTrainedTokenizerBase, **options: Any) -> dict[str, Any]:
         # A student with its own tokenizer has one direction.
         options |= languages if is_multilingual(own) else {}
-        return _measure(model, own, pairs, args.bleu_tokenize, **options)
+        return _measure(model, own, pairs, tokenize, **options)
 
     systems = {
         "teacher": measure(teacher, tokenizer),

@@ -47,9 +47,9 @@ def train_translation(
 
         # Set-up
         experiment = set_up(model_args, data_args, args, checkpoint)
-        tokenizer, trainer = experiment.tokenizer, experiment.trainer
+        plan, tokenizer, trainer = experiment.plan, experiment.tokenizer, experiment.trainer
         if trainer.is_world_process_zero():
-            print(start_summary(experiment, data_args), flush=True)
+            print(start_summary(experiment), flush=True)
 
         # Training
         outcome = trainer.train(resume_from_checkpoint=checkpoint)
@@ -63,12 +63,12 @@ def train_translation(
 
         # Evaluation and report
         limits = experiment.ids.counts["train"].limits
-        evaluation = Evaluation(experiment.text, tokenizer, args, limits, model_args.trust_remote_code)
+        evaluation = Evaluation(experiment.text, tokenizer, plan.args, limits, model_args.trust_remote_code)
         results = evaluation.results(training)
         with disk_errors(args.output_dir, ROOM_AND_RESUME):
             save_results(results, trainer)
         save_pictures(results, experiment)
         if card_template:
-            save_card(results, data_args, args, card_template)
+            save_card(results, plan.data_args, plan.args, card_template)
         print(end_summary(results, args.output_dir), flush=True)
         return results.entries

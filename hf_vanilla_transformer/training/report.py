@@ -47,19 +47,19 @@ CHOOSING_METRICS = {**METRIC_NAMES, "exact_match": "exact match", "loss": "loss"
 SHOWN_WIDTH = 40
 
 
-def start_summary(experiment: Experiment, data_args: DataArguments) -> str:
+def start_summary(experiment: Experiment) -> str:
     """Describe the run that is about to start, in one screen."""
-    trainer, args = experiment.trainer, experiment.trainer.args
+    trainer, args = experiment.trainer, experiment.plan.args
     model = cast(PreTrainedModel, trainer.model)
     config: Any = model.config
     source_size, target_size = vocabulary_sizes(experiment.tokenizer)
     size = f"{args.max_tokens} tokens" if args.max_tokens else f"{args.per_device_train_batch_size} sentences"
     parameters = f"{model.num_parameters() / 1e6:.1f} M parameters"
     lines = [
-        *_data_lines(experiment.ids.counts, data_args),
+        *_data_lines(experiment.ids.counts, experiment.plan.data_args),
         *_part_lines(experiment),
         *_oddity_lines(experiment),
-        *experiment.plan,
+        *experiment.plan.reasons,
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
         f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",
@@ -144,7 +144,7 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
 
 def _metric_lines(experiment: Experiment) -> list[str]:
     """State which metric selects the best model, and why BLEU is unsuitable, if so."""
-    args, fault = experiment.trainer.args, experiment.bleu_fault
+    args, fault = experiment.plan.args, experiment.plan.bleu_fault
     if experiment.text.validation is None:
         return []
     key = str(args.metric_for_best_model)

@@ -15,27 +15,25 @@ from transformers.utils import logging
 from ..data.arguments import DataArguments
 from ..data.batching import check_token_ids, token_lengths
 from ..data.encoding import LengthLimits, tokenize_pairs
-from ..errors import DataError
 from ..inference.alignment import set_alignment_heads
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..options import POSITIVE, check_range
-from ..presets import AUTO_PRESET, get_preset, preset_config
+from ..presets import preset_config
 from ..pretrained.languages import has_tags, set_language_ids
 from ..pretrained.loading import load_model, load_tokenizer
 from ..pretrained.output_limits import ROOM
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.facts import TextFacts
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, set_learning_rate
-from .auto_preset import use_auto_preset
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
 from .callbacks import METRICS, EarlyStopping
-from .checkpoints import trained_with
 from .evaluation import corpus_scorer
-from .metrics import bleu_fault, check_tokenizer, usable_tokenizer
+from .metrics import check_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
-from .resuming import check_changes, experiment_record, requested_dropout, run_record
-from .text_facts import TrainingText, learn_facts, supported_noise
+from .plan import RunPlan, plan_run
+from .resuming import check_changes, run_record
+from .text_facts import TrainingText, learn_facts
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
 from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
@@ -46,27 +44,19 @@ logger = logging.get_logger(__name__)
 # Output length of the saved model's `generate()`, whose own default is 20 tokens; more if training had longer targets.
 DEFAULT_MAX_LENGTH = 512
 
-# Evaluations of a run on a stream, which has no epochs.
-STREAM_EVALUATIONS = 20
-
 # Configuration fields that `vocabulary_sizes` returns.
 VOCABULARY_SIZES = ("vocab_size", "decoder_vocab_size")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that training and evaluation need.
+    """Everything that training and evaluation need."""
 
-    `plan` has summary lines on the choices of the preset `auto`; `bleu_fault` says why BLEU says little about the
-    validation pairs, if so.
-    """
-
+    plan: RunPlan
     text: TextSplits
     ids: TokenizedSplits
     tokenizer: PreTrainedTokenizerBase
     trainer: VanillaTransformerTrainer
-    plan: list[str]
-    bleu_fault: str | None
 
 
 def set_up(
@@ -75,10 +65,10 @@ def set_up(
     args: VanillaTransformerTrainingArguments,
     checkpoint: str | None = None,
 ) -> Experiment:
-    """Read the data, train or load the tokenizer, build or load the model, and create the trainer.
+    """Read the data, plan, train or load the tokenizer, build or load the model, and create the trainer.
 
-    The first process does so before the others, which then read its caches. Settings that depend on text or preset
-    are set in `args`. A resumed run uses the model and tokenizer of its checkpoint.
+    The first process does so before the others, which then read its caches. A resumed run uses the model and tokenizer
+    of its checkpoint.
 
     Raises:
         ValueError: Data or arguments cannot be used (`DataError` for data), or do not match the checkpoint.
@@ -88,39 +78,25 @@ def set_up(
     # First among all machines, because they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
         text = load_text(data_args)
-        if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
-            # The warm-up that suited the length of the run when it began.
-            args.warmup_steps = (trained_with(checkpoint) or {}).get("warmup_steps", args.warmup_steps)
-        model_args, plan = use_auto_preset(model_args, data_args, args, text.train, text.distinct_share())
         training = TrainingText(text)
-        plan += reduce_noise(args, training)
-        use_preset_smoothing(args, model_args)
-        fit_schedule(args, text)
-        bleu_fault = fit_metrics(args, text)
-        source = model_args
-        if checkpoint:
-            source = ModelArguments(
-                model_name_or_path=checkpoint,
-                attn_implementation=model_args.attn_implementation,
-                trust_remote_code=model_args.trust_remote_code,
-            )
-        tokenizer = load_or_train_tokenizer(source, args, text)
-        model = load_or_build_model(source, tokenizer, **requested_dropout(model_args) if checkpoint else {})
-        set_learning_rate(args, model)
-        record = experiment_record(model_args, data_args, text, checkpoint)
+        plan = plan_run(model_args, data_args, args, training, checkpoint)
+        tokenizer = load_or_train_tokenizer(plan.source, plan.args, text)
+        model = load_or_build_model(plan.source, tokenizer, **plan.dropout)
+        plan = plan.for_model(model)
+        record = plan.record(text)
         if checkpoint:
             # Before the text is aligned and tokenized, which may take a long time.
-            check_changes(checkpoint, run_record(args, model, tokenizer) | record, args.resume_with_changes)
-        text = align_text(text, data_args, args)
-        if data_args.links:
-            guide_alignments(model, tokenizer, args)
-        ids = tokenize_splits(text, tokenizer, model.config, data_args, args)
+            check_changes(checkpoint, run_record(plan.args, model, tokenizer) | record, args.resume_with_changes)
+        text = align_text(text, plan.data_args, plan.args)
+        if plan.data_args.links:
+            guide_alignments(model, tokenizer, plan.args)
+        ids = tokenize_splits(text, tokenizer, model.config, plan.data_args, plan.args)
         learn_facts(model, tokenizer, training, ids)
         if has_tags(tokenizer):
             set_language_ids(model, tokenizer)
-    trainer = make_trainer(model, tokenizer, text, ids, args)
+    trainer = make_trainer(model, tokenizer, text, ids, plan.args)
     trainer.experiment = record
-    return Experiment(text, ids, tokenizer, trainer, plan, bleu_fault)
+    return Experiment(plan, text, ids, tokenizer, trainer)
 
 
 def check_arguments(
@@ -154,18 +130,6 @@ def check_arguments(
         import_module(".visualization", __package__)
 
 
-def use_preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> None:
-    """Set the label smoothing of the preset, unless one was given or the model is not from a preset."""
-    if "label_smoothing_factor" in args.not_given and not model_args.model_name_or_path:
-        args.label_smoothing_factor = get_preset(model_args.preset).label_smoothing
-
-
-def reduce_noise(args: VanillaTransformerTrainingArguments, training: TrainingText) -> list[str]:
-    """Leave out default noise that the training pairs contradict; return summary lines."""
-    args.augment, faults = supported_noise(args.augment, training.evidence)
-    return [f"noise        without {kind}: {why}" for kind, why in faults.items()]
-
-
 def guide_alignments(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, args: VanillaTransformerTrainingArguments
 ) -> None:
@@ -182,40 +146,6 @@ def guide_alignments(
     if args.packing:
         raise ValueError("`guided_alignment` needs padded batches; leave it or `packing` out")
     set_alignment_heads(model, [[model.config.decoder_layers - 1, 0]])
-
-
-def fit_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> None:
-    """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs."""
-    if text.validation is None:
-        if args.early_stopping_patience is not None:
-            raise DataError(
-                "`early_stopping_patience` needs validation pairs; set `validation_split_size` or give a file"
-            )
-        args.eval_strategy, args.load_best_model_at_end = "no", False
-    if not isinstance(text.train, datasets.Dataset):
-        every = max(1, args.max_steps // STREAM_EVALUATIONS)
-        if args.eval_strategy == "epoch":
-            args.eval_strategy, args.eval_steps = "steps", args.eval_steps or every
-        if args.save_strategy == "epoch":
-            args.save_strategy, args.save_steps = "steps", args.eval_steps or every
-
-
-def fit_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> str | None:
-    """Choose BLEU's tokenizer by the target languages, and the metric of the best model by the validation targets.
-
-    Given settings stay; the tokenizer stays unset if the languages need different ones. Returns why BLEU says little
-    about the validation pairs; None if it is informative, or without such pairs.
-    """
-    if args.bleu_tokenize is None:
-        found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
-        args.bleu_tokenize = found.pop() if len(found) == 1 else None
-    if text.validation is None:
-        return None
-    fault = bleu_fault(text.validation["target"][:], args.bleu_tokenize)
-    if args.metric_for_best_model == AUTO_METRIC:
-        metric = "loss" if not args.predict_with_generate else "chrf" if fault else "bleu"
-        args.metric_for_best_model, args.greater_is_better = metric, metric != "loss"
-    return fault
 
 
 def load_or_build_model(

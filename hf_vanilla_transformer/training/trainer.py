@@ -25,6 +25,7 @@ from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..pretrained.loading import without_message
+from .arguments import with_fields
 from .callbacks import ResumedState, breaks_tie, mean_training_loss, metric_name
 from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
 from .options import AUTO_METRIC
@@ -304,7 +305,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         metric = f"{prefix}_{'bleu' if computed else 'loss'}".removeprefix("eval_")
         if metric != "bleu":
             logger.warning(f"evaluation does not compute eval_bleu: eval_{metric} decides which model is best")
-        self.args.metric_for_best_model, self.args.greater_is_better = metric, computed
+        self.args = with_fields(self.args, metric_for_best_model=metric, greater_is_better=computed)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Decide whether this model is the best, by finite and comparable scores, and by other metrics in a tie."""

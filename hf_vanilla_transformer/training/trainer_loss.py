@@ -39,7 +39,7 @@ from ..errors import DataError
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
 from ..pretrained.teacher_forcing import position_limit
-from .arguments import VanillaTransformerTrainingArguments, set_learning_rate
+from .arguments import VanillaTransformerTrainingArguments, with_learning_rate
 from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
 from .rdrop import mean_divergence
@@ -98,7 +98,7 @@ class LossTrainer(Seq2SeqTrainer):
         """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width unless one is given."""
         super().__init__(*args, **kwargs)
         model: Any = self.model
-        set_learning_rate(self.args, model)
+        self.args = with_learning_rate(self.args, model)
         # The default collator of `Trainer` does not pad labels.
         tokenizer = self.processing_class
         if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):

@@ -14,6 +14,7 @@ from hf_vanilla_transformer.training.arguments import (
     bf16_is_fast,
     parse_overrides,
     peak_learning_rate,
+    with_fields,
 )
 
 
@@ -34,6 +35,12 @@ class TestTrainingArguments:
         for words, muon in (([], False), (["--muon"], True), (["--muon", "false"], False)):
             (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), *words])
             assert args.muon is muon and ("muon" in args.not_given) == (not words)
+
+    def test_a_copy_with_other_values_keeps_the_rest(self, tmp_path):
+        args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", max_tokens=9)
+        copied = with_fields(args, seed=7)
+        assert (copied.seed, copied.hub_token, copied.not_given) == (7, "hf_secret", args.not_given)
+        assert args.seed == 42 and type(copied) is type(args)
 
     def test_what_is_pickled_holds_no_token(self, tmp_path):
         args = VanillaTransformerTrainingArguments(str(tmp_path), hub_token="hf_secret", seed=7)

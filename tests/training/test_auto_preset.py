@@ -9,7 +9,7 @@ import yaml
 from experiments import arguments, assert_equal_weights, set_up, train, weights
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
-from hf_vanilla_transformer.training.auto_preset import PLANS, Plan, count_words, use_auto_preset
+from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, resolve_auto_preset
 from hf_vanilla_transformer.training.checkpoints import trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from paths import ROOT
@@ -28,20 +28,20 @@ def corpus(words: int) -> datasets.Dataset:
 
 
 @pytest.fixture
-def small_plan(monkeypatch):
+def small_tier(monkeypatch):
     training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine", "guided_alignment": "auto"}
-    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
+    monkeypatch.setattr(auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
     monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys([*SMALL, "dropout"], "small") | auto_preset.REASONS)
     monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
 
 
-@pytest.mark.parametrize("plan", PLANS[:-1], ids=lambda plan: f"{plan.words:,} words")
-def test_the_size_decides(plan, tmp_path, monkeypatch):
-    limit, following = int(plan.words), PLANS[PLANS.index(plan) + 1]
-    for size, expected in ((limit, plan), (limit + 1, following)):
+@pytest.mark.parametrize("tier", TIERS[:-1], ids=lambda tier: f"{tier.words:,} words")
+def test_the_size_decides(tier, tmp_path, monkeypatch):
+    limit, following = int(tier.words), TIERS[TIERS.index(tier) + 1]
+    for size, expected in ((limit, tier), (limit + 1, following)):
         model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
         monkeypatch.setattr(auto_preset, "count_words", lambda train, size=size: size)
-        chosen, lines = use_auto_preset(model_args, data_args, args, corpus(60))
+        chosen, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(60))
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
         assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
@@ -59,7 +59,7 @@ def test_the_size_decides(plan, tmp_path, monkeypatch):
     ],
 )
 def test_epochs_and_vocabulary_follow_from_the_size(words, name, value):
-    assert Plan(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words, words)[name] == value
+    assert Tier(1e9, 500_000, "tiny", 20_000, {}, {}).settings(words, words)[name] == value
 
 
 @pytest.mark.parametrize(
@@ -70,35 +70,36 @@ def test_epochs_and_vocabulary_follow_from_the_size(words, name, value):
         ("tatoeba", 1_257_000, {"num_train_epochs": 3, "dropout": 0.2}),
     ],
 )
-def test_the_plan_of_small_corpora_is_the_recipes_that_were_measured(name, words, given):
+def test_the_tier_of_small_corpora_is_the_recipes_that_were_measured(name, words, given):
     """Word counts are those of the training texts; `given` is from docs/choosing.md."""
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
-    plan = PLANS[0]
-    settings = plan.settings(words, words) | given
+    tier = TIERS[0]
+    settings = tier.settings(words, words) | given
     if settings.pop("augment") != recipe.get("augment"):
         # Measured on clean text.
         assert "augment" not in recipe
-    overrides = {field: settings.pop(field) for field in plan.overrides}
-    assert recipe["preset"] == plan.preset and settings.items() <= recipe.items()
+    overrides = {field: settings.pop(field) for field in tier.overrides}
+    assert recipe["preset"] == tier.preset and settings.items() <= recipe.items()
     assert parse_overrides(recipe["config_overrides"]) == overrides
 
 
 def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(auto_preset, "count_words", lambda train: 300_000_000)
-    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **DEFAULTS, max_steps=2000)), corpus(60))[1]
+    parts = arguments(tmp_path, AUTO, **DEFAULTS, max_steps=2000)
+    _, _, args, lines = resolve_auto_preset(*parts, corpus(60))
     assert {"  dropout 0.3: the paper's", "  warmup_steps 4000: the paper's"} <= {*lines}
-    assert parts[2].warmup_steps == 4000
+    assert args.warmup_steps == 4000
 
 
-def test_every_plan_can_be_used(tmp_path):
-    for plan in PLANS:
-        overrides = ",".join(f"{name}={value}" for name, value in plan.overrides.items()) or None
-        options = {"preset": plan.preset, "vocab_size": plan.vocab_size, "config_overrides": overrides}
-        arguments(tmp_path, options, **plan.training)
-        assert auto_preset.REASONS.keys() >= plan.settings(plan.words, plan.words).keys()
+def test_every_tier_can_be_used(tmp_path):
+    for tier in TIERS:
+        overrides = ",".join(f"{name}={value}" for name, value in tier.overrides.items()) or None
+        options = {"preset": tier.preset, "vocab_size": tier.vocab_size, "config_overrides": overrides}
+        arguments(tmp_path, options, **tier.training)
+        assert auto_preset.REASONS.keys() >= tier.settings(tier.words, tier.words).keys()
         # Only for these fields is it known whether they were given.
-        assert {*PRESET_DEFAULTS, "learning_rate", "guided_alignment"} >= plan.training.keys()
-    assert [plan.words for plan in PLANS] == sorted(plan.words for plan in PLANS) and PLANS[-1].words == float("inf")
+        assert {*PRESET_DEFAULTS, "learning_rate", "guided_alignment"} >= tier.training.keys()
+    assert [tier.words for tier in TIERS] == sorted(tier.words for tier in TIERS) and TIERS[-1].words == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -113,18 +114,18 @@ def test_every_plan_can_be_used(tmp_path):
         ({"max_steps": 1000}, 5),
     ],
 )
-def test_a_short_run_has_a_short_warmup(tmp_path, small_plan, options, steps):
+def test_a_short_run_has_a_short_warmup(tmp_path, small_tier, options, steps):
     model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS | options)
-    lines = use_auto_preset(model_args, data_args, args, corpus(9334))[1]
+    _, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(9334))
     assert args.warmup_steps == steps
     assert any(line.startswith(f"  warmup_steps {steps}: ") for line in lines)
 
 
-def test_what_is_given_stays(tmp_path, small_plan):
+def test_what_is_given_stays(tmp_path, small_tier):
     given = {"config_overrides": "dropout=0.1,norm_position=pre", "vocab_size": 77, "learning_rate": 0.02}
     changed = {"warmup_steps": 7, "guided_alignment": "none"}
     model_args, data_args, args = arguments(tmp_path, AUTO | given, **DEFAULTS | changed)
-    chosen, lines = use_auto_preset(model_args, data_args, args, corpus(7700))
+    chosen, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(7700))
     assert data_args.links is None
     assert chosen.vocab_size == 77 and (args.learning_rate, args.warmup_steps, args.num_train_epochs) == (0.02, 7, 3)
     assert set(chosen.config_overrides.split(",")) >= {"dropout=0.1", "norm_position=pre", "d_model=16"}
@@ -139,19 +140,19 @@ def test_what_is_given_stays(tmp_path, small_plan):
 
 def test_defaults_that_are_given_stay(tmp_path, monkeypatch):
     given = dict(PRESET_DEFAULTS, guided_alignment="none", learning_rate=1e-4)
-    training = {name: "of the plan" for name in given}
-    monkeypatch.setattr(auto_preset, "PLANS", (Plan(1e9, 0, "tiny", 300, {}, training),))
+    training = {name: "of the tier" for name in given}
+    monkeypatch.setattr(auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {}, training),))
     monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys(training, "") | auto_preset.REASONS)
     model_args, data_args, args = arguments(tmp_path, AUTO, **given)
-    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
+    _, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(60))
     assert {name: getattr(data_args if name == "guided_alignment" else args, name) for name in given} == given
     assert {f"  {name} {value}, as given" for name, value in given.items()} <= {*lines}
 
 
-def test_what_is_assigned_later_stays(tmp_path, small_plan):
+def test_what_is_assigned_later_stays(tmp_path, small_tier):
     model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
     args.warmup_steps, args.lr_scheduler_type = 7, "linear"
-    lines = use_auto_preset(model_args, data_args, args, corpus(60))[1]
+    _, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(60))
     assert (args.warmup_steps, args.lr_scheduler_type, args.learning_rate) == (7, "linear", 0.01)
     assert {"  warmup_steps 7, as given", "  lr_scheduler_type linear, as given"} <= {*lines}
 
@@ -167,22 +168,20 @@ def test_what_is_assigned_later_stays(tmp_path, small_plan):
         ({"tokenizer_name_or_path": "there"}, "max_tokens", 8192, "vocab_size the tokenizer's"),
     ],
 )
-def test_what_follows_from_something_given_stays(tmp_path, small_plan, options, name, value, line):
-    lines = use_auto_preset(*(parts := arguments(tmp_path, AUTO, **DEFAULTS | options)), corpus(60))[1]
-    assert getattr(parts[2], name) == value
+def test_what_follows_from_something_given_stays(tmp_path, small_tier, options, name, value, line):
+    _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS | options), corpus(60))
+    assert getattr(args, name) == value
     assert f"  {line}, as given" in lines
 
 
-def test_a_vocabulary_of_no_tokens_is_refused(files, tmp_path, small_plan):
+def test_a_vocabulary_of_no_tokens_is_refused(files, tmp_path, small_tier):
     with pytest.raises(ValueError, match="`vocab_size` is 0; it must be positive"):
         set_up(tmp_path / "model", AUTO | {"vocab_size": 0}, **files)
 
 
 def test_other_presets_are_left_alone(tmp_path):
     parts = arguments(tmp_path)
-    before = [dict(vars(part)) for part in parts]
-    assert use_auto_preset(*parts, corpus(60)) == (parts[0], [])
-    assert [vars(part) for part in parts] == before
+    assert resolve_auto_preset(*parts, corpus(60)) == (*parts, [])
 
 
 PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
@@ -203,9 +202,11 @@ PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
     ],
     ids=["packing", "Chinese", "Thai", "Finnish", "German"],
 )
-def test_what_is_not_guided(pair, options, reason, tmp_path, small_plan):
+def test_what_is_not_guided(pair, options, reason, tmp_path, small_tier):
     model_args, data_args, args = arguments(tmp_path, AUTO, **options)
-    lines = use_auto_preset(model_args, data_args, args, datasets.Dataset.from_list([pair] * 3))[1]
+    _, data_args, args, lines = resolve_auto_preset(
+        model_args, data_args, args, datasets.Dataset.from_list([pair] * 3)
+    )
     assert data_args.links == (None if reason else "auto")
     expected = f"none: {reason}" if reason else "auto: an attention head learns word alignment sooner"
     assert f"  guided_alignment {expected}" in "\n".join(lines)
@@ -224,11 +225,13 @@ def test_a_stream_has_no_size(files, tmp_path):
         set_up(tmp_path / "model", AUTO, train_file=files["train_file"], streaming=True, max_steps=9)
 
 
-def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
-    # Batches so small that a tenth of the steps exceeds the planned warm-up.
-    model_args, data_args, args = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS | {"max_tokens": 30})
-    experiment = setup.set_up(model_args, data_args, args)
-    text = start_summary(experiment, data_args)
+def test_a_run_says_what_was_chosen(files, tmp_path, small_tier):
+    # Batches so small that a tenth of the steps exceeds the tier's warm-up.
+    parts = arguments(tmp_path / "model", AUTO, **files, **DEFAULTS | {"max_tokens": 30})
+    before = [{**vars(part)} for part in parts]
+    experiment = setup.set_up(*parts)
+    assert [{name: vars(part)[name] for name in own} for part, own in zip(parts, before, strict=True)] == before
+    text = start_summary(experiment)
     assert "preset       tiny, by auto: " in text and "\n  lr_scheduler_type cosine: a short run" in text
     assert "up to 0.01 after 5 steps, then cosine" in text
     config = experiment.trainer.model.config
@@ -238,7 +241,7 @@ def test_a_run_says_what_was_chosen(files, tmp_path, small_plan):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
+def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_tier):
     saving = {"eval_strategy": "no", "save_strategy": "steps", "save_steps": 4, "save_total_limit": 9}
     options = {**files, **DEFAULTS, **saving, "max_tokens": 400, "average_last_checkpoints": 0}
     steps = train(tmp_path / "whole", AUTO, **options)["steps"]
@@ -248,7 +251,7 @@ def test_a_resumed_run_has_the_same_plan(files, tmp_path, small_plan):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_plan):
+def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_tier):
     """The warm-up depends on the length, but is not recomputed for a new one."""
     options = {**files, **DEFAULTS, "eval_strategy": "no", "max_tokens": 400, "average_last_checkpoints": 0}
     train(tmp_path / "run", AUTO, **options, max_steps=20)

@@ -28,7 +28,7 @@ SCORES = {
 def summary(folder, **options):
     """The start summary of a run with these arguments."""
     model_args, data_args, args = arguments(folder, **options)
-    return report.start_summary(set_up(model_args, data_args, args), data_args)
+    return report.start_summary(set_up(model_args, data_args, args))
 
 
 def results_of(speed=120.0, test=True, skipped=0, fault=None, **entries):

@@ -17,9 +17,9 @@ from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.pretrained.languages import language_pairs
 from hf_vanilla_transformer.pretrained.loading import load_tokenizer
-from hf_vanilla_transformer.training import setup
-from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments
-from hf_vanilla_transformer.training.setup import check_arguments, fit_metrics
+from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields
+from hf_vanilla_transformer.training.plan import possible_schedule, preset_smoothing, suitable_metrics
+from hf_vanilla_transformer.training.setup import check_arguments
 from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
 from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
 from parallel_text import tsv, write
@@ -45,8 +45,9 @@ class TestSchedule:
     def test_a_stream_is_evaluated_by_steps(self, tmp_path, given, expected):
         args = VanillaTransformerTrainingArguments(str(tmp_path), max_steps=100, **given)
         pairs = datasets.Dataset.from_dict({"source": ["a"], "target": ["b"]})
-        setup.fit_schedule(args, TextSplits(pairs.to_iterable_dataset(), validation=pairs))
-        assert (args.eval_strategy, args.eval_steps, args.save_steps) == ("steps", expected, expected)
+        chosen = possible_schedule(args, TextSplits(pairs.to_iterable_dataset(), validation=pairs))
+        assert (chosen["eval_strategy"], chosen["eval_steps"]) == ("steps", expected)
+        assert (chosen["save_strategy"], chosen["save_steps"]) == ("steps", expected)
 
     def test_nothing_to_evaluate_on(self, tmp_path, files):
         args = set_up(tmp_path / "model", train_file=files["train_file"]).trainer.args
@@ -195,13 +196,14 @@ class TestModel:
         assert (scores["bleu"] == pytest.approx(100)) == perfect
 
 
-class TestFitMetrics:
+class TestSuitableMetrics:
     """BLEU's tokenizer, and the metric of the best model."""
 
-    def fitted(self, tmp_path, targets, language=None, **options):
+    def chosen(self, tmp_path, targets, language=None, **options):
         _, _, args = arguments(tmp_path, train_file="x.tsv", **options)
         pairs = datasets.Dataset.from_dict({"source": targets, "target": targets})
-        fit_metrics(args, TextSplits(pairs, validation=pairs, parts=(Part(target_lang=language),)))
+        splits = TextSplits(pairs, validation=pairs, parts=(Part(target_lang=language),))
+        args = with_fields(args, **suitable_metrics(args, splits)[0])
         return args.metric_for_best_model, args.bleu_tokenize, args.greater_is_better
 
     @pytest.mark.parametrize(
@@ -217,19 +219,19 @@ class TestFitMetrics:
         ],
     )
     def test_they_suit_the_text(self, tmp_path, targets, language, expected):
-        assert self.fitted(tmp_path, targets, language) == (*expected, True)
+        assert self.chosen(tmp_path, targets, language) == (*expected, True)
 
     def test_what_is_given_stays(self, tmp_path):
         options = {"metric_for_best_model": "bleu", "bleu_tokenize": "intl"}
-        assert self.fitted(tmp_path, ["cat", "dog"], "zh", **options) == ("bleu", "intl", True)
-        assert self.fitted(tmp_path, ["cat"], "xx", metric_for_best_model="loss") == ("loss", "13a", False)
+        assert self.chosen(tmp_path, ["cat", "dog"], "zh", **options) == ("bleu", "intl", True)
+        assert self.chosen(tmp_path, ["cat"], "xx", metric_for_best_model="loss") == ("loss", "13a", False)
 
     def test_nothing_is_generated(self, tmp_path):
-        assert self.fitted(tmp_path, ["a b c d"], predict_with_generate=False) == ("loss", "13a", False)
+        assert self.chosen(tmp_path, ["a b c d"], predict_with_generate=False) == ("loss", "13a", False)
 
     def test_a_tokenizer_that_is_not_installed(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setitem(sys.modules, "MeCab", None)
-        assert self.fitted(tmp_path, ["りんごを食べるのが好きです。"], "ja-JP") == ("bleu", "char", True)
+        assert self.chosen(tmp_path, ["りんごを食べるのが好きです。"], "ja-JP") == ("bleu", "char", True)
         assert "`bleu_tokenize` ja-mecab cannot be used" in caplog.text and "BLEU counts characters" in caplog.text
 
 
@@ -274,5 +276,5 @@ class TestCheckArguments:
 def test_a_preset_brings_its_smoothing(tmp_path, model, given, assigned, expected):
     args = VanillaTransformerTrainingArguments(str(tmp_path), label_smoothing_factor=given)
     args.label_smoothing_factor = assigned or args.label_smoothing_factor
-    setup.use_preset_smoothing(args, ModelArguments(**model))
-    assert args.label_smoothing_factor == expected
+    chosen = preset_smoothing(args, ModelArguments(**model))
+    assert with_fields(args, **chosen).label_smoothing_factor == expected

@@ -1,0 +1,144 @@
+"""The plan of a run: its settings, and the reasons for those that were not given."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import datasets
+from transformers import PreTrainedModel
+
+from ..data.arguments import DataArguments
+from ..errors import DataError
+from ..presets import AUTO_PRESET, get_preset
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields, with_learning_rate
+from .auto_preset import resolve_auto_preset
+from .checkpoints import trained_with
+from .metrics import bleu_fault, usable_tokenizer
+from .options import AUTO_METRIC
+from .resuming import experiment_record, requested_dropout
+from .text_facts import TrainingText, supported_noise
+from .text_splits import TextSplits
+
+# Evaluations of a run on a stream, which has no epochs.
+STREAM_EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """Settings of a run, made by `plan_run`.
+
+    Attributes:
+        model_args: Model and tokenizer, without the preset `auto`.
+        data_args: Parallel text.
+        args: Training. The learning rate may depend on the model; see `for_model`.
+        checkpoint: Checkpoint to resume from; None for a new run.
+        reasons: Summary lines on settings that were not given.
+        bleu_fault: Why BLEU says little about the validation pairs, if so.
+    """
+
+    model_args: ModelArguments
+    data_args: DataArguments
+    args: VanillaTransformerTrainingArguments
+    checkpoint: str | None
+    reasons: tuple[str, ...]
+    bleu_fault: str | None
+
+    @property
+    def source(self) -> ModelArguments:
+        """Model and tokenizer to load or build: those of the checkpoint in a resumed run."""
+        if not self.checkpoint:
+            return self.model_args
+        return ModelArguments(
+            model_name_or_path=self.checkpoint,
+            attn_implementation=self.model_args.attn_implementation,
+            trust_remote_code=self.model_args.trust_remote_code,
+        )
+
+    @property
+    def dropout(self) -> dict[str, Any]:
+        """Dropout that replaces the checkpoint's."""
+        return requested_dropout(self.model_args) if self.checkpoint else {}
+
+    def for_model(self, model: PreTrainedModel) -> "RunPlan":
+        """Return the plan with the paper's learning rate for the model's width, unless one was given."""
+        return replace(self, args=with_learning_rate(self.args, model))
+
+    def record(self, text: TextSplits) -> dict[str, Any]:
+        """What checkpoints record of model, tokenizer and text, for comparison when resuming."""
+        return experiment_record(self.model_args, self.data_args, text, self.checkpoint)
+
+
+def plan_run(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    training: TrainingText,
+    checkpoint: str | None = None,
+) -> RunPlan:
+    """Decide what the arguments leave open, by the text, the preset and the checkpoint to resume from.
+
+    The arguments themselves stay as they are.
+
+    Raises:
+        ValueError: The arguments do not suit the text (`DataError`), or `auto` gets a stream.
+    """
+    text = training.text
+    if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
+        # The warm-up that suited the length of the run when it began.
+        recorded = trained_with(checkpoint) or {}
+        args = with_fields(args, warmup_steps=recorded.get("warmup_steps", args.warmup_steps))
+    model_args, data_args, args, reasons = resolve_auto_preset(
+        model_args, data_args, args, text.train, text.distinct_share()
+    )
+    augment, faults = supported_noise(args.augment, training.evidence)
+    reasons += [f"noise        without {kind}: {why}" for kind, why in faults.items()]
+    metrics, fault = suitable_metrics(args, text)
+    chosen = {**preset_smoothing(args, model_args), **possible_schedule(args, text), **metrics}
+    args = with_fields(args, augment=augment, **chosen)
+    return RunPlan(model_args, data_args, args, checkpoint, tuple(reasons), fault)
+
+
+def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> dict[str, Any]:
+    """Return the label smoothing of the preset, unless one was given or the model is not from a preset."""
+    if "label_smoothing_factor" not in args.not_given or model_args.model_name_or_path:
+        return {}
+    return {"label_smoothing_factor": get_preset(model_args.preset).label_smoothing}
+
+
+def possible_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> dict[str, Any]:
+    """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs."""
+    chosen, strategy = dict[str, Any](), args.eval_strategy
+    if text.validation is None:
+        if args.early_stopping_patience is not None:
+            raise DataError(
+                "`early_stopping_patience` needs validation pairs; set `validation_split_size` or give a file"
+            )
+        strategy = "no"
+        chosen = {"eval_strategy": "no", "load_best_model_at_end": False}
+    if not isinstance(text.train, datasets.Dataset):
+        every = args.eval_steps or max(1, args.max_steps // STREAM_EVALUATIONS)
+        if strategy == "epoch":
+            chosen |= {"eval_strategy": "steps", "eval_steps": every}
+        if args.save_strategy == "epoch":
+            chosen |= {"save_strategy": "steps", "save_steps": every}
+    return chosen
+
+
+def suitable_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> tuple[dict[str, Any], str | None]:
+    """Return BLEU's tokenizer, the metric of the best model, if it was not given, and why BLEU says little, if so."""
+    tokenize = bleu_tokenizer(args, text)
+    chosen: dict[str, Any] = {"bleu_tokenize": tokenize}
+    if text.validation is None:
+        return chosen, None
+    fault = bleu_fault(text.validation["target"][:], tokenize)
+    if args.metric_for_best_model == AUTO_METRIC:
+        metric = "loss" if not args.predict_with_generate else "chrf" if fault else "bleu"
+        chosen |= {"metric_for_best_model": metric, "greater_is_better": metric != "loss"}
+    return chosen, fault
+
+
+def bleu_tokenizer(args: VanillaTransformerTrainingArguments, text: TextSplits) -> str | None:
+    """Return BLEU's tokenizer: the one given, or by the target languages; None if they need different ones."""
+    if args.bleu_tokenize is not None:
+        return args.bleu_tokenize
+    found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
+    return found.pop() if len(found) == 1 else None
