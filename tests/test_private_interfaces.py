@@ -15,17 +15,77 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig, Seq2SeqTrainer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
+from hf_vanilla_transformer.training import VanillaTransformerTrainer
 from tiny import tiny_model
 
 PACKAGE = "hf_vanilla_transformer"
 LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "datasets", "tokenizers")
 
+# Methods of `Trainer` that are overridden or called: the parameters passed, and why no public hook does.
+TRAINER = {
+    "_determine_best_metric": (
+        "metrics trial",
+        "a callback sees an evaluation before `Trainer` judges it, but cannot make a non-finite score lose",
+    ),
+    "_finalize_training": (
+        "trial num_train_samples start_time",
+        "loss and time of all sessions are logged and returned here, before `on_train_end`",
+    ),
+    "_get_collator_with_removed_columns": (
+        "data_collator description",
+        "a loader of our own drops the same columns of a stream as `Trainer`'s",
+    ),
+    "_get_grad_norm": (
+        "model grad_norm",
+        "`on_pre_optimizer_step` comes at the same time, but without the norm, which is costly to compute twice",
+    ),
+    "_get_output_dir": (
+        "trial",
+        "checkpoints are written elsewhere first; `args.output_dir` itself is saved in them",
+    ),
+    "_issue_warnings_after_load": ("load_result", "`Trainer` warns of tied weights, which are stored once"),
+    "_load_from_checkpoint": (
+        "resume_from_checkpoint model",
+        "weights beside their average; errors name the checkpoint",
+    ),
+    "_load_optimizer_and_scheduler": (
+        "checkpoint",
+        "after changes, settings and schedule come from the arguments, and another optimizer's state cannot be loaded",
+    ),
+    "_load_rng_state": (
+        "checkpoint",
+        "with another seed, the saved state must not be restored",
+    ),
+    "_maybe_log_save_evaluate": (
+        "tr_loss grad_norm model trial",
+        "no callback follows the evaluation, which may decide whether a step is saved before a signal takes effect",
+    ),
+    "_push_from_checkpoint": (
+        "checkpoint_folder",
+        "`on_save` comes after the push, which must wait until the checkpoint is complete",
+    ),
+    "_remove_unused_columns": (
+        "dataset description",
+        "a loader of our own drops the same columns of a dataset as `Trainer`'s",
+    ),
+    "_run_epoch": (
+        "model epoch train_dataloader",
+        "in a complete run that is resumed, `Trainer` reads `should_training_stop` only after another step",
+    ),
+    "_save_checkpoint": ("model trial", "checkpoints are published atomically; `on_save` comes too late"),
+    "_set_signature_columns_if_needed": (
+        "",
+        "`alignments` are for the loss, not for the model's `forward`, and `label_names` would make them labels",
+    ),
+}
+
 # Functions and methods called or overridden, with the parameters passed by position or name.
 CALLABLES = {
+    **{f"transformers.Trainer.{name}": passed for name, (passed, _) in TRAINER.items()},
     # The model
     "torch._C._autograd._saved_tensors_hooks_is_enabled": "",
     "torch._C._autograd._top_saved_tensors_default_hooks": "",
@@ -84,25 +144,6 @@ CALLABLES = {
     "transformers.PreTrainedModel._upload_modified_files": "working_dir",
     "transformers.PreTrainedConfig._upload_modified_files": "working_dir",
     "transformers.PreTrainedTokenizerFast._upload_modified_files": "working_dir",
-    # The trainer
-    "transformers.Trainer._determine_best_metric": "metrics trial",
-    "transformers.Trainer._finalize_training": "trial num_train_samples start_time",
-    "transformers.Trainer._get_collator_with_removed_columns": "data_collator description",
-    "transformers.Trainer._get_output_dir": "trial",
-    "transformers.Trainer._get_grad_norm": "model grad_norm",
-    "transformers.Trainer._issue_warnings_after_load": "load_result",
-    "transformers.Trainer._load_from_checkpoint": "resume_from_checkpoint model",
-    "transformers.Trainer._load_optimizer_and_scheduler": "checkpoint",
-    "transformers.Trainer._load_rng_state": "checkpoint",
-    "transformers.Trainer._maybe_log_save_evaluate": "tr_loss grad_norm model trial",
-    "transformers.Trainer._push_from_checkpoint": "checkpoint_folder",
-    "transformers.Trainer._remove_unused_columns": "dataset description",
-    "transformers.Trainer._run_epoch": "model epoch train_dataloader",
-    "transformers.Trainer._save": "output_dir state_dict",
-    "transformers.Trainer._save_checkpoint": "model trial",
-    "transformers.Trainer._save_optimizer_and_scheduler": "output_dir",
-    "transformers.Trainer._set_signature_columns_if_needed": "",
-    # Metrics
     # The pipeline
     "transformers.Pipeline._forward": "input_tensors",
     "transformers.Pipeline._sanitize_parameters": "",
@@ -268,6 +309,16 @@ def test_no_private_override_is_missing_from_the_list():
                 }
     assert overrides - KNOWN - PUBLIC == set()
     assert len(overrides) > 10
+
+
+def test_the_trainer_overrides_each_method_once_and_uses_what_is_listed():
+    stack = [cls for cls in VanillaTransformerTrainer.__mro__ if cls.__module__.startswith(PACKAGE)]
+    methods = {name for name, value in inspect.getmembers(Seq2SeqTrainer, inspect.isfunction)}
+    overrides = [name for cls in stack for name in vars(cls).keys() & methods]
+    assert len(overrides) == len({*overrides}) > 15
+    sources = [ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8")) for cls in stack]
+    used = {node.attr for tree in sources for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & methods
+    assert {name for name in used.union(overrides) if name.startswith("_") and name != "__init__"} == TRAINER.keys()
 
 
 def test_no_import_from_inside_is_missing_from_the_list():

@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,13 @@ from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..pretrained.languages import is_multilingual, model_languages
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, join_overrides, parse_overrides
+from .arguments import (
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    join_overrides,
+    parse_overrides,
+    with_fields,
+)
 from .experiment import train_translation
 from .metrics import translation_scores
 from .plan import bleu_tokenizer
@@ -119,9 +124,7 @@ def _narrowed(model_args: ModelArguments, teacher: Any, tokenizer: PreTrainedTok
         student = VanillaTransformerForConditionalGeneration(configuration(model_args, tokenizer))
     if student.num_parameters() <= sum(weight.numel() for weight in teacher.parameters()):
         return model_args
-    narrowed = copy(model_args)
-    narrowed.config_overrides = join_overrides(NARROW | overrides)
-    return narrowed
+    return with_fields(model_args, config_overrides=join_overrides(NARROW | overrides))
 
 
 def _compare(

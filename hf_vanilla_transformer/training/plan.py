@@ -14,7 +14,6 @@ from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, usable_tokenizer
 from .options import AUTO_METRIC
-from .resuming import experiment_record, requested_dropout
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
 
@@ -29,7 +28,7 @@ class RunPlan:
     Attributes:
         model_args: Model and tokenizer, without the preset `auto`.
         data_args: Parallel text.
-        args: Training. The learning rate may depend on the model; see `for_model`.
+        args: Training. The learning rate may depend on the model: see `for_model`.
         checkpoint: Checkpoint to resume from; None for a new run.
         reasons: Summary lines on settings that were not given.
         bleu_fault: Why BLEU says little about the validation pairs, if so.
@@ -53,18 +52,9 @@ class RunPlan:
             trust_remote_code=self.model_args.trust_remote_code,
         )
 
-    @property
-    def dropout(self) -> dict[str, Any]:
-        """Dropout that replaces the checkpoint's."""
-        return requested_dropout(self.model_args) if self.checkpoint else {}
-
     def for_model(self, model: PreTrainedModel) -> "RunPlan":
         """Return the plan with the paper's learning rate for the model's width, unless one was given."""
         return replace(self, args=with_learning_rate(self.args, model))
-
-    def record(self, text: TextSplits) -> dict[str, Any]:
-        """What checkpoints record of model, tokenizer and text, for comparison when resuming."""
-        return experiment_record(self.model_args, self.data_args, text, self.checkpoint)
 
 
 def plan_run(
@@ -106,17 +96,16 @@ def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: Mode
 
 def possible_schedule(args: VanillaTransformerTrainingArguments, text: TextSplits) -> dict[str, Any]:
     """Disable evaluation if there are no validation pairs; for a stream, schedule by steps instead of epochs."""
-    chosen, strategy = dict[str, Any](), args.eval_strategy
+    chosen = dict[str, Any]()
     if text.validation is None:
         if args.early_stopping_patience is not None:
             raise DataError(
                 "`early_stopping_patience` needs validation pairs; set `validation_split_size` or give a file"
             )
-        strategy = "no"
         chosen = {"eval_strategy": "no", "load_best_model_at_end": False}
     if not isinstance(text.train, datasets.Dataset):
         every = args.eval_steps or max(1, args.max_steps // STREAM_EVALUATIONS)
-        if strategy == "epoch":
+        if args.eval_strategy == "epoch" and text.validation is not None:
             chosen |= {"eval_strategy": "steps", "eval_steps": every}
         if args.save_strategy == "epoch":
             chosen |= {"save_strategy": "steps", "save_steps": every}

@@ -5,19 +5,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from ..data.arguments import AUTO, DataArguments
+from ..data.arguments import AUTO
 from ..data.fingerprint import data_fingerprint
 from ..data.reading import PAIR_FEATURES, TEXT_COLUMNS
 from ..inference.fingerprint import tokenizer_fingerprint
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..presets import preset_config
-from .arguments import ModelArguments, parse_overrides
+from .arguments import parse_overrides
 from .checkpoints import trained_with
+
+if TYPE_CHECKING:
+    from .plan import RunPlan
 
 # Recorded besides the arguments; fields of the configuration have a prefix.
 TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
@@ -106,12 +109,12 @@ def run_record(args: Any, model: Any, tokenizer: Any) -> dict[str, Any]:
     return record | {TOKENIZER: tokenizer_fingerprint(tokenizer)} if is_known else record
 
 
-def experiment_record(
-    model_args: ModelArguments, data_args: DataArguments, text: Any, checkpoint: str | None
-) -> dict[str, Any]:
+def experiment_record(plan: "RunPlan", text: Any) -> dict[str, Any]:
     """Return the part of an experiment's record that its trainer lacks: on model, tokenizer and text."""
+    model_args, data_args = plan.model_args, plan.data_args
     # A resumed run has the model of the checkpoint, so arguments that were not given have no effect.
-    record = {**arguments_record(model_args, model_args.given if checkpoint else None), **arguments_record(data_args)}
+    given = model_args.given if plan.checkpoint else None
+    record = {**arguments_record(model_args, given), **arguments_record(data_args)}
     for name in ("model_name_or_path", "tokenizer_name_or_path"):
         if record.get(name):
             record[name] = Path(record[name]).name
@@ -126,12 +129,14 @@ def experiment_record(
     record[PARTS] = [text.temperature, *map(list, trained)]
     if text.validation is not None:
         record[VALIDATION] = data_fingerprint(text.validation, PAIR_FEATURES)
-    requested = _requested_fields(model_args) if checkpoint else {}
-    return record | {f"{FIELD}{name}": value for name, value in requested.items()}
+    return record | {f"{FIELD}{name}": value for name, value in _requested_fields(plan).items()}
 
 
-def _requested_fields(model_args: ModelArguments) -> dict[str, Any]:
-    """Return the configuration fields that arguments set, except vocabulary sizes, which the tokenizer determines."""
+def _requested_fields(plan: "RunPlan") -> dict[str, Any]:
+    """Return fields that would replace the checkpoint's, except vocabulary sizes, which the tokenizer determines."""
+    if not plan.checkpoint:
+        return {}
+    model_args = plan.model_args
     overrides = parse_overrides(model_args.config_overrides)
     if "preset" not in model_args.given:
         return overrides
@@ -141,9 +146,9 @@ def _requested_fields(model_args: ModelArguments) -> dict[str, Any]:
     return shape | overrides
 
 
-def requested_dropout(model_args: ModelArguments) -> dict[str, Any]:
-    """Return the dropout that arguments set, the only part of a configuration that may change."""
-    requested = _requested_fields(model_args)
+def requested_dropout(plan: "RunPlan") -> dict[str, Any]:
+    """Return the dropout that replaces the checkpoint's, the only part of a configuration that may change."""
+    requested = _requested_fields(plan)
     return {name: requested[name] for name in DROPOUTS if name in requested}
 
 

@@ -32,7 +32,7 @@ from .metrics import check_tokenizer
 from .model_card import check_template
 from .options import AUTO_METRIC
 from .plan import RunPlan, plan_run
-from .resuming import check_changes, run_record
+from .resuming import check_changes, experiment_record, requested_dropout, run_record
 from .text_facts import TrainingText, learn_facts
 from .text_splits import TextSplits, TokenizedSplits, align_text, load_text, part_numbers
 from .tokenizer import add_embeddings, load_or_train_tokenizer, source_prefixes, vocabulary_sizes
@@ -81,9 +81,9 @@ def set_up(
         training = TrainingText(text)
         plan = plan_run(model_args, data_args, args, training, checkpoint)
         tokenizer = load_or_train_tokenizer(plan.source, plan.args, text)
-        model = load_or_build_model(plan.source, tokenizer, **plan.dropout)
+        model = load_or_build_model(plan.source, tokenizer, **requested_dropout(plan))
         plan = plan.for_model(model)
-        record = plan.record(text)
+        record = experiment_record(plan, text)
         if checkpoint:
             # Before the text is aligned and tokenized, which may take a long time.
             check_changes(checkpoint, run_record(plan.args, model, tokenizer) | record, args.resume_with_changes)

@@ -1,6 +1,7 @@
 """Hugging Face `Trainer` with token-budget batches, the paper's loss and exact resuming.
 
-Built on `trainer_loss` and `trainer_optimizer`; this part saves, resumes, and chooses the best model.
+Built on `trainer_loss` and `trainer_optimizer`; this part saves, resumes, and chooses the best model. Together, they
+override each method of `Trainer` once.
 """
 
 import pickle
@@ -15,8 +16,9 @@ from typing import Any, cast
 import datasets
 import torch
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy, TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, SaveStrategy, TrainOutput
 from transformers.utils import logging
 
 from ..data.encoding import PairCounts
@@ -25,7 +27,7 @@ from ..errors import one_line, redacted
 from ..files import SCRATCH, clear_scratch, disk_errors
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE, add_code
 from ..pretrained.loading import without_message
-from .arguments import with_fields
+from .arguments import with_fields, with_learning_rate
 from .callbacks import ResumedState, breaks_tie, mean_training_loss, metric_name
 from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint, rotate_checkpoints, trained_with
 from .options import AUTO_METRIC
@@ -72,7 +74,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     _warned_of_tie = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width unless one is given."""
         super().__init__(*args, **kwargs)
+        self.args = with_learning_rate(self.args, self.model)
+        self.prepare_loss(has_collator=bool(kwargs.get("data_collator") or args[2:]))
+        self.prepare_checks()
         self.add_callback(ResumedState)
         # As given, before an evaluation resolves `auto`.
         self._metric = self.args.metric_for_best_model
@@ -84,8 +90,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train; `resume_from_checkpoint=True` resumes from the newest complete checkpoint.
 
+        The model ends up as the best checkpoint or, without one, as the average of the weights.
+
         Raises:
-            ValueError: There is no such checkpoint, or the disk is full.
+            ValueError: There is no such checkpoint, the disk is full, or a loss, a gradient or a weight is NaN or
+                infinite.
         """
         output_dir = cast(str, self.args.output_dir)
         if resume_from_checkpoint is True:
@@ -105,7 +114,19 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         signals = self._signals if self.args.save_strategy != SaveStrategy.NO else nullcontext()
         # That warning is about changed arguments, which we check, and wrong for fractions and token-budget batches.
         with signals, without_message("trainer_utils", "do not match the ones in the `trainer_state.json`"):
-            return super().train(resume_from_checkpoint, *args, **kwargs)
+            self._forget_steps()
+            try:
+                output = super().train(resume_from_checkpoint, *args, **kwargs)
+                loaded_best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
+                if self._average and not loaded_best:
+                    self._average.copy_to_parameters()
+            finally:
+                self._average = None
+                self._detach()
+                # `Trainer` leaves it set when training fails, and a later evaluation would count as part of training.
+                self.is_in_train = False
+            self._check_finite()
+            return output
 
     # Signals
 
@@ -168,6 +189,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         try:
             with disk_errors(checkpoint, f"make room, and {remedy}"):
                 super()._save_checkpoint(model, trial)
+                self.save_trained_weights(partial)
                 if self.state.best_global_step == self.state.global_step:
                     # Never an unscheduled one: the next checkpoint deletes it, and uninterrupted runs have none.
                     self.state.best_model_checkpoint = str(checkpoint) if self._is_scheduled else best
@@ -183,6 +205,20 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(checkpoint))
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, or its average, unless a weight is NaN or infinite.
+
+        Raises:
+            ValueError: Training diverged.
+        """
+        self._check_finite()
+        with self._with_average():
+            super().save_model(output_dir, _internal_call)
+        # `Trainer` pushes all that it saves.
+        is_own = getattr(getattr(self.model, "config", None), "model_type", None) == MODEL_TYPE
+        if self.args.push_to_hub and self.args.should_save and is_own:
+            add_code(output_dir or self.args.output_dir)
 
     def _clear_scratch(self, run_dir: str | Path) -> None:
         if self.args.should_save:
@@ -253,6 +289,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
         with _loading(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+            self.load_trained_weights(resume_from_checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the optimizer state; after changes, settings and schedule come from the arguments."""
@@ -281,23 +318,36 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             with _loading(checkpoint):
                 super()._load_rng_state(checkpoint)
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        # `Trainer` pushes all that it saves.
-        if self.args.push_to_hub and getattr(getattr(self.model, "config", None), "model_type", None) == MODEL_TYPE:
-            add_code(output_dir or self.args.output_dir)
-
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn about missing weights, except tied ones, which a checkpoint stores once."""
         tied = getattr(self.model, "all_tied_weights_keys", None) or {}
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 
-    # The best model
+    # Evaluation
 
-    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate the average of the weights, if there is one, with the mean loss of all labels."""
+        prefix = metric_key_prefix
+        self.begin_evaluation()
+        with self._with_average():
+            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, prefix)
+        metrics = cast(dict[str, float], output.metrics)
+        if self._batch_losses:
+            metrics[f"{prefix}_loss"] = self._mean_loss()
+        self.check_evaluation(metrics, prefix)
+        self._resolve_metric(metrics, prefix)
+        return output
+
+    def _resolve_metric(self, metrics: Mapping[str, float], prefix: str) -> None:
         """Resolve the metric `auto` by the first evaluation set: BLEU if it is computed, else the loss."""
-        super().after_evaluation(metrics, prefix)
         sets = [f"eval_{name}" for name in self.eval_dataset] if isinstance(self.eval_dataset, dict) else ["eval"]
         if self.args.metric_for_best_model != AUTO_METRIC or prefix not in sets[:1]:
             return

@@ -20,7 +20,6 @@ from transformers import (
     Seq2SeqTrainer,
     TrainingArguments,
 )
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..data.augmentation import Noise, parse_shares
 from ..data.batching import (
@@ -39,7 +38,7 @@ from ..errors import DataError
 from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
 from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
 from ..pretrained.teacher_forcing import position_limit
-from .arguments import VanillaTransformerTrainingArguments, with_learning_rate
+from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
 from .rdrop import mean_divergence
@@ -78,7 +77,7 @@ class AlignedPairsCollator(DataCollatorForSeq2Seq):
 
 
 class LossTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with token-budget batches and a loss that never stores the logits.
+    """Loss, batches and evaluation of `VanillaTransformerTrainer`.
 
     The default collator is `AlignedPairsCollator`: if the data have `alignments`, the head that
     `generation_config.alignment_heads` names learns them. With `args.packing`, training batches are packed, whatever
@@ -93,16 +92,20 @@ class LossTrainer(Seq2SeqTrainer):
     args: VanillaTransformerTrainingArguments
     epoch_rows: EpochRows | None = None
     source_prefixes: Prefixes = ()
+    # Has hooks in the model between batches.
+    _alignment_head: AlignmentHead | None = None
+    # Replaces the collator with `args.packing`.
+    packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set up as `Seq2SeqTrainer`, with a learning rate derived from the model's width unless one is given."""
-        super().__init__(*args, **kwargs)
+    def prepare_loss(self, has_collator: bool) -> None:
+        """Complete the constructor: the loss, and the collator if none was given."""
         model: Any = self.model
-        self.args = with_learning_rate(self.args, model)
         # The default collator of `Trainer` does not pad labels.
         tokenizer = self.processing_class
-        if isinstance(tokenizer, PreTrainedTokenizerBase) and not (kwargs.get("data_collator") or args[2:]):
+        if isinstance(tokenizer, PreTrainedTokenizerBase) and not has_collator:
             self.data_collator = AlignedPairsCollator(tokenizer, model=model)
+        self._set_signature_columns_if_needed()
+        cast(Any, self._signature_columns).append("alignments")
         unwrapped = model.get_base_model() if hasattr(model, "get_base_model") else model
         parameters = signature(unwrapped.forward).parameters
         if self.args.packing and not getattr(unwrapped, "takes_packing", False):
@@ -126,27 +129,12 @@ class LossTrainer(Seq2SeqTrainer):
         # Decoding starts with the encoder; a sharded model must gather its own parameters before that.
         register_fsdp_forward_method(model, "generate")
         self.add_callback(SamplerEpoch)
-        self._alignment_head: AlignmentHead | None = None
         # Mean loss and number of labels of each batch of an evaluation.
         self._batch_losses: list[Tensor] = []
 
-    # Replaces the collator with `args.packing`.
-    packed_collator: Callable[[list[Any]], dict[str, Any]] = staticmethod(collate_packed)
-
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; see `Trainer.train`. Hooks are removed from the model in the end."""
-        try:
-            return super().train(*args, **kwargs)
-        finally:
-            self._detach()
-
-    def _detach(self) -> None:
-        if self._alignment_head is not None:
-            self._alignment_head.detach()
-
     # Loss
 
-    def compute_loss(
+    def batch_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
     ) -> Any:
         """Compute the loss of a batch: in training smoothed and, if no outputs are returned, without logits.
@@ -176,11 +164,9 @@ class LossTrainer(Seq2SeqTrainer):
         guided = self.args.guided_alignment_weight * self._loss_scale(count) * guided
         return (result[0] + guided, result[1]) if return_outputs else result + guided
 
-    def _set_signature_columns_if_needed(self) -> None:
-        super()._set_signature_columns_if_needed()
-        columns: Any = self._signature_columns
-        if "alignments" not in columns:
-            columns.append("alignments")
+    def _detach(self) -> None:
+        if self._alignment_head is not None:
+            self._alignment_head.detach()
 
     def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
         """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
@@ -309,33 +295,16 @@ class LossTrainer(Seq2SeqTrainer):
 
     # Evaluation
 
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """Evaluate, with the mean loss of all labels; `Trainer` would average the means of batches."""
+    def begin_evaluation(self) -> None:
         # `Seq2SeqTrainer` would count the duplicate rows that fill the last batch of several processes.
         self.gather_function = partial(
             self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
         )
         self._batch_losses = []
         self._detach()
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-        metrics = cast(dict[str, float], output.metrics)
-        if self._batch_losses:
-            metrics[f"{metric_key_prefix}_loss"] = self._mean_loss()
-        self.after_evaluation(metrics, metric_key_prefix)
-        return output
-
-    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
-        """Act on the metrics of an evaluation, whose names have this prefix."""
 
     def _mean_loss(self) -> float:
-        """Mean loss of all labels of an evaluation, in all processes."""
+        """Mean loss of all labels of an evaluation, in all processes; `Trainer` would average the means of batches."""
         batches = self.accelerator.gather(torch.stack(self._batch_losses)).cpu().double()
         # A batch without labels may have a NaN loss.
         losses, labels = batches[batches[:, 1] > 0].T

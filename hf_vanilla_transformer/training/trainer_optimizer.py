@@ -11,7 +11,6 @@ from accelerate.utils import gather_object
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
-from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from transformers.utils import logging
 
 from ..pretrained.loading import check_finite
@@ -19,7 +18,7 @@ from .callbacks import RunRecord
 from .checkpoints import newest_checkpoint
 from .moving_average import TRAINED_WEIGHTS, MovingAverage
 from .muon import muon_with_adam
-from .trainer_loss import LossTrainer
+from .trainer_loss import Count, LossTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -64,7 +63,7 @@ class Step(NamedTuple):
 
 
 class OptimizerTrainer(LossTrainer):
-    """`LossTrainer` with Muon, weight averaging, and protection against NaN and infinite numbers.
+    """Muon, weight averaging, and protection against NaN and infinite numbers in `VanillaTransformerTrainer`.
 
     With `args.on_nonfinite` "stop", a NaN or infinite loss or gradient ends training with a ValueError that names step
     and batch. On a CPU, this happens before the step. On other devices, steps are checked in groups, since every check
@@ -80,8 +79,8 @@ class OptimizerTrainer(LossTrainer):
 
     _average: MovingAverage | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def prepare_checks(self) -> None:
+        """Complete the constructor: average, statistics and checks of steps."""
         if self.args.ema_decay:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise ValueError(
@@ -89,36 +88,21 @@ class OptimizerTrainer(LossTrainer):
                 )
             self.add_callback(_AverageAfterStep(self))
         self.add_callback(RunRecord)
+        self._forget_steps()
+        # Sum of losses before the current step.
+        self._loss_before = torch.tensor(0.0)
+
+    def _forget_steps(self) -> None:
         self._batches: list[MicroBatch] = []
         self._unchecked: list[Step] = []
-        # Sum of losses before the current step, and steps taken and skipped since the loss was last logged.
-        self._loss_before = torch.tensor(0.0)
+        # Steps taken and skipped since the loss was last logged.
         self._taken = self._skipped = 0
+        self._average = None
 
     @property
     def run_record(self) -> RunRecord:
         """The callback with statistics across sessions; `restore_callback_states_from_checkpoint` replaces it."""
         return next(callback for callback in self.callback_handler.callbacks if isinstance(callback, RunRecord))
-
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train; see `Trainer.train`. The model ends up as the best checkpoint or, without one, as the average.
-
-        Raises:
-            ValueError: A loss, a gradient or a weight is NaN or infinite.
-        """
-        self._batches, self._unchecked, self._taken, self._skipped = [], [], 0, 0
-        self._average = None
-        try:
-            output = super().train(*args, **kwargs)
-            loaded_best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
-            if self._average and not loaded_best:
-                self._average.copy_to_parameters()
-        finally:
-            self._average = None
-            # `Trainer` leaves it set when training fails, and a later evaluation would count as part of training.
-            self.is_in_train = False
-        self._check_finite()
-        return output
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is not None or not self.args.muon:
@@ -130,10 +114,10 @@ class OptimizerTrainer(LossTrainer):
     # Detection
 
     def compute_loss(
-        self, model: torch.nn.Module, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
     ) -> Any:
         """Compute the loss of a batch and, in training, remember both until the step is checked."""
-        result: Any = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        result = self.batch_loss(model, inputs, return_outputs, num_items_in_batch)
         if not (model.training and self.is_in_train):
             return result
         loss, *outputs = result if return_outputs else (result,)
@@ -259,32 +243,14 @@ class OptimizerTrainer(LossTrainer):
         # `Trainer` divides by all steps.
         return {"loss": loss * (self._taken + self._skipped) / self._taken, **logs} if self._taken else logs
 
-    # Evaluating and saving
-
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate the average, if there is one."""
-        with self._with_average():
-            return super().evaluation_loop(*args, **kwargs)
-
-    def after_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
+    def check_evaluation(self, metrics: Mapping[str, float], prefix: str) -> None:
         """In training, treat a NaN or infinite loss like that of a step."""
-        super().after_evaluation(metrics, prefix)
         loss = metrics.get(f"{prefix}_loss", 0.0)
         if self.is_in_train and not math.isfinite(loss):
             fault = f"step {self.state.global_step}: {prefix}_loss is {loss}"
             if self.args.on_nonfinite == "stop":
                 raise ValueError(fault + self._divergence_advice)
             logger.warning(fault)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, or its average, unless a weight is NaN or infinite.
-
-        Raises:
-            ValueError: Training diverged.
-        """
-        self._check_finite()
-        with self._with_average():
-            super().save_model(output_dir, _internal_call)
 
     # The average
 
@@ -297,16 +263,16 @@ class OptimizerTrainer(LossTrainer):
         """Temporarily replace the weights with their average, if there is one."""
         return self._average.applied() if self._average else nullcontext()
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        if self._average and self.args.should_save:
+    def save_trained_weights(self, folder: Path) -> None:
+        """Save the weights beside their average, which is the checkpoint's model."""
+        if self._average and self.args.should_save and not self.args.save_only_model:
             named = cast(nn.Module, self.model).named_parameters()
             weights = {name: each.detach().contiguous() for name, each in named if each.requires_grad}
-            save_file(weights, Path(output_dir, TRAINED_WEIGHTS))
+            save_file(weights, folder / TRAINED_WEIGHTS)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        file = Path(resume_from_checkpoint, TRAINED_WEIGHTS)
+    def load_trained_weights(self, checkpoint: str, model: nn.Module | None) -> None:
+        """Load the weights that belong to the average, which is loaded as the model."""
+        file = Path(checkpoint, TRAINED_WEIGHTS)
         if self.args.ema_decay:
             self.started_average()
         if file.is_file():
