@@ -177,6 +177,7 @@ VALUES = (
     "transformers.PreTrainedModel._tp_plan",
     "transformers.activations.ACT2FN",
     "transformers.generation.GenerationMode",
+    "transformers.generation.GenerateBeamEncoderDecoderOutput",
     "transformers.generation.utils.GenerateBeamEncoderDecoderOutput",
     "transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS.get_interface",
     "transformers.pipelines.PIPELINE_REGISTRY.task_aliases",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers.generation import GenerationMode
 
 from ..model.compat_vanilla_transformer import CACHE
+from ..search.beams import can_search
 from .linear import is_hooked
 
 DEVICE_TYPE = "cuda"
@@ -21,8 +22,8 @@ MAX_STATIC_LENGTH = 512
 
 # Arguments that are the same objects in every step.
 CONSTANT_INPUTS = ("encoder_outputs", CACHE)
-# Options of `generate()` with which transformers keeps the outputs of each step, or uses a decoding loop of its own.
-KEPT_OUTPUTS = ("return_dict_in_generate", "output_attentions", "output_hidden_states", "low_memory", "is_assistant")
+# Options of `generate()` that need outputs of each step, or a decoding loop of transformers.
+STEP_OPTIONS = ("output_attentions", "output_hidden_states", "low_memory", "is_assistant")
 SEARCHES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH)
 
 
@@ -38,7 +39,9 @@ def suits_static_cache(model: Any, options: Any, mode: GenerationMode, inputs: d
         and options.cache_implementation is None
         and options.use_cache is not False
         and not options.disable_compile
-        and not any(getattr(options, name, None) for name in KEPT_OUTPUTS)
+        and not any(getattr(options, name, None) for name in STEP_OPTIONS)
+        # Transformers returns the cache.
+        and (can_search(options) or not options.return_dict_in_generate)
         and all(inputs.get(name) is None for name in (CACHE, "decoder_attention_mask"))
     )
 

@@ -12,7 +12,7 @@ from transformers.cache_utils import StaticCache
 from ..model.compat_vanilla_transformer import CACHE
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.masks_vanilla_transformer import match_rows
-from ..search.beams import Beams, beam_search, select_rows
+from ..search.beams import beam_search, can_search, select_rows
 from .cuda_graphs import RecordedSteps, can_capture, suits_static_cache
 from .linear import decoding_products
 from .recorded_search import may_be_recorded, recorded_search
@@ -27,6 +27,8 @@ class FastGeneration(VanillaTransformerGenerationMixin):
 
     # Whether `forward` accepts several target rows per source row.
     shares_sources = True
+    # Whether beam search returns scores without `output_scores`.
+    returns_beam_scores = True
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("packing") is not None:
@@ -97,21 +99,20 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Return the sequences (B * num_return_sequences, T) of transformers' beam search, up to ties.
+        """Return the sequences and scores of transformers' beam search, up to ties.
 
         Each row's best log-probabilities are selected in one pass, while the base class copies, normalizes and adds to
         all of them. Steps over a static cache are compiled if the base class would compile those of greedy search.
-        Sampling, returned scores and synchronized processes are left to the base class.
+        What `can_search` excludes, and processes that must step together, are left to the base class.
         """
-        options: Any = generation_config
-        if synced_gpus or options.do_sample or options.return_dict_in_generate or options.low_memory:
-            base, args = cast(Any, super()), (input_ids, logits_processor, stopping_criteria, options, synced_gpus)
-            return base._beam_search(*args, **model_kwargs)
-        if may_be_recorded(self, input_ids, logits_processor, stopping_criteria, options, model_kwargs):
+        options, args = generation_config, (input_ids, logits_processor, stopping_criteria, generation_config)
+        if synced_gpus or not can_search(options):
+            base: Any = super()
+            return base._beam_search(*args, synced_gpus, **model_kwargs)
+        if may_be_recorded(self, *args, model_kwargs):
             static = StaticBeams(input_ids, stopping_criteria, options)
             return recorded_search(self, static, input_ids, logits_processor, model_kwargs)
-        beams = Beams(input_ids, stopping_criteria, options)
-        return beam_search(self, beams, input_ids, logits_processor, options, model_kwargs)
+        return beam_search(self, *args, **model_kwargs)
 
     def _sample(
         self,

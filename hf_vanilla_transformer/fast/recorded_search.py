@@ -50,8 +50,8 @@ def may_be_recorded(
         and input_ids.shape[1] <= MAX_PREFIX
         and input_ids.dtype == torch.long
         and all(inputs[name] is None for name in inputs.keys() - INPUTS)
-        and all(type(each) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for each in stopping_criteria)
-        and all(getattr(each, "may_be_recorded", False) for each in logits_processor or ())
+        and all(type(rule) in (EosTokenCriteria, MaxLengthCriteria, RowLimits) for rule in stopping_criteria)
+        and all(getattr(processor, "may_be_recorded", False) for processor in logits_processor or ())
         # Weights cast by autocast are freed when it ends.
         and not torch.is_autocast_enabled(input_ids.device.type)
         and all(map(_is_plain, model.modules()))
@@ -61,8 +61,8 @@ def may_be_recorded(
 
 def recorded_search(
     model: Any, state: StaticBeams | StaticGreedy, input_ids: Tensor, logits_processor: Any, inputs: dict[str, Any]
-) -> Tensor:
-    """Return the sequences (N, T) that `state` finds from prefixes (N, T') on a GPU."""
+) -> Any:
+    """Search from prefixes (N, T) on a GPU; return what `generate()` returns."""
     source = inputs["encoder_outputs"][0], inputs.get("attention_mask")
     processors = list(logits_processor or ())
     key = _key(model, state, input_ids, processors, *source)
@@ -71,14 +71,14 @@ def recorded_search(
         search = _KEPT.setdefault(model, OrderedDict()).pop(key, None)
     if search is None:
         cache = StepCache(model.get_decoder(), *state.shape, *source, is_moved=isinstance(state, StaticBeams))
-        search = RecordedSearch(state, cache, [each.fresh() for each in processors])
+        search = RecordedSearch(state, cache, [processor.fresh() for processor in processors])
     else:
         search.restart(model, state, *source)
-    found = search.run(model, input_ids)
-    for each, recorded in zip(processors, search.processors, strict=True):
-        each.adopt(recorded)
+    output = search.run(model, input_ids)
+    for processor, recorded in zip(processors, search.processors, strict=True):
+        processor.adopt(recorded)
     _keep(model, key, search)
-    return found
+    return output
 
 
 class RecordedSearch:
@@ -92,11 +92,11 @@ class RecordedSearch:
         """Restart with the initial state and the sources of another search of equal shapes."""
         self.state.copy_from(state)
         self.cache.restart(model.get_decoder(), encoded, mask)
-        for each in self.processors:
-            each.restart()
+        for processor in self.processors:
+            processor.restart()
 
-    def run(self, model: Any, input_ids: Tensor) -> Tensor:
-        """Return the sequences (N, T) found from prefixes (N, T')."""
+    def run(self, model: Any, input_ids: Tensor) -> Any:
+        """Search from prefixes (N, T); return what `generate()` returns."""
         progress, past = self.state.progress, input_ids.shape[1] - 1
         for place in range(past):
             model.get_decoder().decode_step(input_ids[:, place : place + 1], self.cache)
@@ -113,8 +113,7 @@ class RecordedSearch:
                 self._replay()
             if steps and progress.was_done():
                 break
-        # The next search overwrites the original.
-        return self.state.result().clone()
+        return self.state.output()
 
     def _step(self, model: Any) -> None:
         tokens = self.state.last_tokens()
@@ -131,18 +130,18 @@ def _key(
     options, device = state.options, input_ids.device
     ends = (state.progress.eos, options._eos_token_tensor)
     parts = (model.get_decoder(), model.lm_head)
-    weights = (each for part in parts for each in (*part.parameters(), *part.buffers()))
+    weights = (weight for part in parts for weight in (*part.parameters(), *part.buffers()))
     return (
         (type(state), input_ids.shape, state.shape, options.num_beams, *map(type, processors)),
         (options.length_penalty, options.early_stopping, options.max_length * (options.early_stopping == "never")),
         (encoded.shape, encoded.dtype, None if mask is None else (mask.shape, mask.dtype)),
-        tuple(None if each is None else each.shape for each in ends),
+        tuple(None if tokens is None else tokens.shape for tokens in ends),
         (torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled()),
         torch.backends.cuda.matmul.fp32_precision,
         # Graphs of other streams may run concurrently, and use other memory.
         torch.cuda.current_stream(device) if device.type == "cuda" else None,
         # With shapes: other weights may reuse an address.
-        tuple((each.data_ptr(), each.shape) for each in weights),
+        tuple((weight.data_ptr(), weight.shape) for weight in weights),
     )
 
 
@@ -167,7 +166,7 @@ def _keep(model: Any, key: Any, search: RecordedSearch) -> None:
     with _LOCK:
         kept = _KEPT.setdefault(model, OrderedDict())
         kept[key] = search
-        while len(kept) > MAX_KEPT or sum(each.cache.nbytes for each in kept.values()) > max_bytes:
+        while len(kept) > MAX_KEPT or sum(search.cache.nbytes for search in kept.values()) > max_bytes:
             kept.popitem(last=False)
 
 

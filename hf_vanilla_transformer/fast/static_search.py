@@ -29,7 +29,7 @@ class Progress:
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, num_beams: int):
         device = input_ids.device
         self.length = torch.full((), input_ids.shape[1], device=device)
-        longest = min(each.max_length for each in stopping_criteria if isinstance(each, MaxLengthCriteria))
+        longest = min(rule.max_length for rule in stopping_criteria if isinstance(rule, MaxLengthCriteria))
         # At least one token, as criteria are checked after it. They may allow more than the option `max_length`.
         self.max_length = max(longest, input_ids.shape[1] + 1)
         # Size of token buffers.
@@ -37,7 +37,7 @@ class Progress:
         # Maximum length of each sentence.
         row_limits = RowLimits.of(stopping_criteria, input_ids, num_beams, self.max_length)
         self.limits = row_limits.limits.clamp(max=self.max_length)
-        ends = [each.eos_token_id for each in stopping_criteria if isinstance(each, EosTokenCriteria)]
+        ends = [rule.eos_token_id for rule in stopping_criteria if isinstance(rule, EosTokenCriteria)]
         self.eos = torch.cat(ends).to(device) if ends else None
         self.is_done = torch.zeros((), dtype=torch.bool, device=device)
         # On the host, whatever the default device is.
@@ -103,7 +103,7 @@ class StaticBeams(Beams):
         self, logits: Tensor, count: int, logits_processor: Any, input_ids: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Do not materialize all log-probabilities, unless a processor changes them."""
-        only_read = all(getattr(each, "only_reads", False) for each in logits_processor)
+        only_read = all(getattr(processor, "only_reads", False) for processor in logits_processor)
         if not (only_read and suits(logits)):
             return super()._top_log_probs(logits, count, logits_processor, input_ids)
         values, tokens = blockwise_topk(logits, count)
@@ -124,9 +124,6 @@ class StaticBeams(Beams):
 
     def last_tokens(self) -> Tensor:
         return self.progress.last(self.running)
-
-    def result(self) -> Tensor:
-        return self.best(self.options.num_return_sequences)
 
     def _append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
         return self.progress.append(sequences, tokens)
@@ -173,8 +170,9 @@ class StaticGreedy:
     def last_tokens(self) -> Tensor:
         return self.progress.last(self.sequences)
 
-    def result(self) -> Tensor:
-        return self.sequences[:, : int(self.width)]
+    def output(self) -> Tensor:
+        # A copy: a recorded search runs again.
+        return self.sequences[:, : int(self.width)].clone()
 
 
 def overwrite(target: Any, source: Any, *names: str) -> None:

@@ -22,9 +22,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from ..search.beams import MASKED_SCORE, Beams, beam_search, blockwise_topk
+from ..search.beams import MASKED_SCORE, Beams, blockwise_topk, search
 from .glossary import GlossaryError, in_word
 
 # Text before a term, on which its tokens depend: a space, nothing, an opening bracket. The first must succeed.
@@ -370,9 +369,4 @@ def constrained_beam_search(
     ends the search of a sentence.
     """
     beams = ConstrainedBeams(input_ids, stopping_criteria, generation_config, terms, num_finished)
-    sequences = beam_search(model, beams, input_ids, logits_processor, generation_config, model_kwargs)
-    if not generation_config.return_dict_in_generate:
-        return sequences
-    scores = beams.best_scores(generation_config.num_return_sequences)
-    output: Any = GenerateBeamEncoderDecoderOutput
-    return output(sequences=sequences, sequences_scores=scores)
+    return search(model, beams, input_ids, logits_processor, model_kwargs)

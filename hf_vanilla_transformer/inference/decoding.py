@@ -6,10 +6,13 @@ Shape legend: N rows (hypotheses), T target length, V target vocabulary.
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from torch import distributed
 from tqdm.auto import tqdm
 from transformers import GenerationMixin, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -17,6 +20,7 @@ from ..batches import greedy_batches
 from ..options import POSITIVE, SearchOptions, check_range, ranges
 from ..pretrained.output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
 from ..pretrained.teacher_forcing import evaluation_mode, position_limit
+from ..search.beams import beam_search, can_search
 from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
@@ -161,7 +165,8 @@ class Decoder:
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"
             )
         # PEFT wraps models.
-        self._takes_processors = isinstance(getattr(model, "get_base_model", lambda: model)(), GenerationMixin)
+        self._base: Any = getattr(model, "get_base_model", lambda: model)()
+        self._takes_processors = isinstance(self._base, GenerationMixin)
         # Whether terms can be required.
         self._is_searched = isinstance(model, GenerationMixin) and not self._setting("do_sample", False)
         self._glossary, self._vocabulary = glossary, None
@@ -242,7 +247,8 @@ class Decoder:
     def batch_size(self, longest: int, num_beams: int = 0) -> int:
         """Return the batch size for sources of at most `longest` tokens; `num_beams` is 0 if they have no terms."""
         bounds = filter(None, given_bounds(self.options, self.model.config).values())
-        outputs = max(bounds, default=self._output_limit(longest)) if self.with_scores else 0
+        keeps_steps = self.with_scores and self._takes_processors and not (num_beams or self._can_search_beams)
+        outputs = max(bounds, default=self._output_limit(longest)) if keeps_steps else 0
         rows = max(self.num_beams, self.num_hypotheses)
         return max(1, self.max_tokens // (max(rows, num_beams) * max(longest, outputs)))
 
@@ -287,7 +293,7 @@ class Decoder:
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
         limits: list[int] = []
         if not bounds:
-            extras = [each.start.needed for each in terms] or [0] * len(ids)
+            extras = [sentence_terms.start.needed for sentence_terms in terms] or [0] * len(ids)
             limits = [self._output_limit(len(row), extra) for row, extra in zip(ids, extras, strict=True)]
         padding, width = self.tokenizer.pad_token_id or 0, self._padded(max(map(len, ids)))
         input_ids = torch.tensor([[*row, *[padding] * (width - len(row))] for row in ids])
@@ -317,11 +323,7 @@ class Decoder:
                 input_ids=input_ids.to(self.model.device),
                 attention_mask=mask.long().to(self.model.device),
                 num_return_sequences=self.num_hypotheses,
-                # Without scores, our beam search selects tokens in a single pass.
-                return_dict_in_generate=self.with_scores,
-                output_scores=self.with_scores and num_beams > 1,
-                output_logits=self.with_scores and num_beams == 1,
-                **options | bounds,
+                **options | bounds | self._report_options(num_beams, bool(terms)),
             )
         refuse_nan.check()
         sequences = output.sequences if self.with_scores else output
@@ -332,6 +334,29 @@ class Decoder:
         are_whole = self._are_whole(sequences, rows - int(forced_end is not None))
         found = list(map(Generated, sequences.where(is_output, padding).tolist(), scores, are_whole))
         return [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
+
+    @cached_property
+    def _can_search_beams(self) -> bool:
+        """Whether our beam search finds hypotheses and scores, so that nothing is kept of the steps."""
+        settings = copy(self.model.generation_config)
+        for name, value in {**self.options, "return_dict_in_generate": self.with_scores}.items():
+            if value is not None and hasattr(settings, name):
+                setattr(settings, name, value)
+        # Processes may have to step together.
+        is_alone = not (distributed.is_available() and distributed.is_initialized())
+        is_own = self._takes_processors and "custom_generate" not in self.options
+        return is_own and is_alone and can_search(settings)
+
+    def _report_options(self, num_beams: int, has_terms: bool) -> dict[str, Any]:
+        """Return the options with which `generate()` returns scores, if they are requested."""
+        if not self.with_scores:
+            return {"return_dict_in_generate": False}
+        report: dict[str, Any] = {"return_dict_in_generate": True}
+        if not (has_terms or self._can_search_beams):
+            return report | {"output_logits" if num_beams == 1 else "output_scores": True}
+        if not (has_terms or getattr(self._base, "returns_beam_scores", False)):
+            report["custom_generate"] = beam_search
+        return report
 
     def _are_whole(self, sequences: torch.Tensor, limits: torch.Tensor) -> list[bool]:
         """Return whether each output (N, T) has an end token among its first tokens, as many as its limit (N)."""

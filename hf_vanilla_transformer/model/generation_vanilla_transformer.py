@@ -85,8 +85,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _setting(self, name: str, generation_config: Any, options: dict[str, Any], default: Any = None) -> Any:
         """Return the value of an option that `generate()` will use."""
         settings = (generation_config, self.generation_config)
-        values = (options.get(name), *(getattr(each, name, None) for each in settings))
-        return next((each for each in values if each is not None), default)
+        values = (options.get(name), *(getattr(config, name, None) for config in settings))
+        return next((value for value in values if value is not None), default)
 
     @staticmethod
     def create_masks_for_generate(

@@ -19,6 +19,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 from transformers.cache_utils import DynamicLayer
+from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..model.compat_vanilla_transformer import CACHE
@@ -34,9 +35,9 @@ BLOCK_SIZE = 128
 
 # Fraction of the batch that may be final sentences before they are dropped.
 MAX_FINAL = 0.25
-# Attributes of `Beams` with a row per active sentence; those in `FOUND` are results.
-FOUND = ("finished", "finished_scores", "finished_lengths")
-PER_SENTENCE = (*FOUND, "is_finished", "running", "running_scores", "can_improve", "sentences")
+# Attributes of `Beams` with a row per active sentence; those in `RESULTS` are kept when sentences are dropped.
+RESULTS = ("finished", "finished_scores", "finished_lengths")
+PER_SENTENCE = (*RESULTS, "is_finished", "running", "running_scores", "can_improve", "sentences")
 # Arguments of `generate()` and of a step with a row per sentence or hypothesis.
 ROW_INPUTS = ("attention_mask", "decoder_attention_mask")
 # Processors and criteria that treat each row independently.
@@ -53,6 +54,24 @@ ROW_WISE = (
     ForcedEnd,
     RowLimits,
 )
+# Outputs of each step that `generate()` can return.
+STEP_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+
+
+def can_search(options: Any) -> bool:
+    """Whether our beam search does all that a generation config asks for.
+
+    It returns sequences and, with `return_dict_in_generate`, their scores. Left to transformers:
+
+    | option | reason |
+    |---|---|
+    | `do_sample`, `num_beam_groups`, `constraints`, `force_words_ids` | other searches |
+    | `low_memory` | refused there |
+    | `output_scores`, `output_logits`, `output_attentions`, `output_hidden_states`, each with \
+`return_dict_in_generate` | kept for each step; with one of them, `beam_indices` and the cache are returned as well |
+    """
+    keeps_steps = options.return_dict_in_generate and any(getattr(options, name) for name in STEP_OUTPUTS)
+    return options.get_generation_mode() is GenerationMode.BEAM_SEARCH and not options.low_memory and not keeps_steps
 
 
 class Beams:
@@ -97,7 +116,7 @@ class Beams:
         self.is_done = False
         # Active sentences, and results of all sentences.
         self.sentences = torch.arange(sentences, device=input_ids.device)
-        self.found = {name: getattr(self, name).clone() for name in FOUND}
+        self.results = {name: getattr(self, name).clone() for name in RESULTS}
         self.drops_final, self.num_final = False, 0
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
@@ -124,10 +143,10 @@ class Beams:
     def candidates(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, beams and tokens of the best candidates, (B, c) each, best first."""
         log_probs, tokens = self._top_log_probs(logits, self.num_candidates, logits_processor, input_ids)
-        sentences, each = self.running.shape[0], tokens.shape[1]
-        scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, each)
+        sentences, per_beam = self.running.shape[0], tokens.shape[1]
+        scores = self.running_scores[..., None] + log_probs.view(sentences, self.num_beams, per_beam)
         scores, chosen = scores.flatten(1).topk(self.num_candidates)
-        return scores, chosen // each, tokens.view(sentences, -1).gather(1, chosen)
+        return scores, chosen // per_beam, tokens.view(sentences, -1).gather(1, chosen)
 
     def _top_log_probs(self, *args: Any) -> tuple[Tensor, Tensor]:
         return top_log_probs(*args)
@@ -136,20 +155,22 @@ class Beams:
         """Return the running hypotheses (N, T)."""
         return self.running[..., : self.length].flatten(0, 1)
 
-    def best(self, count: int) -> Tensor:
-        """Return the `count` best finished hypotheses of each sentence, best first, (B * count, T)."""
+    def output(self) -> Any:
+        """Return what `generate()` returns: the best sequences (B * num_return_sequences, T), scores if requested."""
         self._store()
-        longest = int(self.found["finished_lengths"][:, :count].max())
-        return self.found["finished"][:, :count, :longest].flatten(0, 1)
-
-    def best_scores(self, count: int) -> Tensor:
-        """Return the scores of the `count` best finished hypotheses of each sentence, (B * count)."""
-        self._store()
-        return self.found["finished_scores"][:, :count].flatten()
+        sequences, scores, lengths = (
+            self.results[name][:, : self.options.num_return_sequences].flatten(0, 1) for name in RESULTS
+        )
+        # A copy: a recorded search runs again.
+        sequences = sequences[:, : int(lengths.max())].clone()
+        if not self.options.return_dict_in_generate:
+            return sequences
+        output: Any = GenerateBeamEncoderDecoderOutput
+        return output(sequences=sequences, sequences_scores=scores.clone())
 
     def _store(self) -> None:
-        for name, found in self.found.items():
-            found[self.sentences] = getattr(self, name)
+        for name, result in self.results.items():
+            result[self.sentences] = getattr(self, name)
 
     def _append(self, sequences: Tensor, tokens: Tensor) -> Tensor:
         """Write the next token (B, c) of each candidate (B, c, T) in place; return which candidates end (B, c)."""
@@ -218,20 +239,32 @@ class Beams:
 
 
 def beam_search(
-    model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, options: Any, model_kwargs: dict[str, Any]
-) -> Tensor:
-    """Search with any encoder-decoder; return the best sequences (B * num_return_sequences, T).
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    generation_config: Any,
+    **model_kwargs: Any,
+) -> Any:
+    """Beam search with any encoder-decoder, as `custom_generate` for `generate()`, where `can_search`."""
+    beams = Beams(input_ids, stopping_criteria, generation_config)
+    return search(model, beams, input_ids, logits_processor, model_kwargs)
+
+
+def search(model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, model_kwargs: dict[str, Any]) -> Any:
+    """Search from `beams` with any encoder-decoder; return what `generate()` returns.
 
     Steps over a static cache are compiled if transformers would compile those of greedy search.
     """
+    options = beams.options
     is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
     forward = model.get_compiled_call(options.compile_config) if is_compiled else model
     outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
     beams.drops_final = (
         input_ids.device.type == "cpu"
         and all(
-            type(each) in ROW_WISE or getattr(each, "only_reads", False)
-            for each in (*(logits_processor or ()), *beams.stopping_criteria)
+            type(rule) in ROW_WISE or getattr(rule, "only_reads", False)
+            for rule in (*(logits_processor or ()), *beams.stopping_criteria)
         )
         and _has_selectable_rows(model_kwargs)
     )
@@ -241,7 +274,7 @@ def beam_search(
         # Free the large logits before the next step.
         del outputs
         if beams.is_done:
-            return beams.best(options.num_return_sequences)
+            return beams.output()
         _select_inputs(model, model_kwargs, beam_idx, len(input_ids))
         input_ids = beams.tokens()
         step = 1 if model_kwargs["use_cache"] else None
@@ -277,8 +310,8 @@ def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total
 
 def select_rows(x: Tensor, rows: Tensor, total: int) -> Tensor:
     """Select from `x` for `rows` out of `total` hypotheses; those of a sentence may share a row of `x`."""
-    each = total // len(x)
-    return x.index_select(0, rows[::each] // each)
+    shared_by = total // len(x)
+    return x.index_select(0, rows[::shared_by] // shared_by)
 
 
 def gather_candidates(x: Tensor, indices: Tensor) -> Tensor:
@@ -293,7 +326,8 @@ def top_log_probs(logits: Tensor, count: int, logits_processor: Any, input_ids: 
     `only_reads` get the rows in chunks.
     """
     chunk_rows = max(1, CHUNK_ELEMENTS // logits.shape[1])
-    if logits.device.type != "cpu" or not all(getattr(each, "only_reads", False) for each in logits_processor or ()):
+    processors = logits_processor or ()
+    if logits.device.type != "cpu" or not all(getattr(processor, "only_reads", False) for processor in processors):
         chunk_rows = len(logits)
     parts = []
     for chunk, ids in zip(logits.split(chunk_rows), input_ids.split(chunk_rows), strict=True):

@@ -122,6 +122,18 @@ def varied_model(seed=0, **changes):
     return model
 
 
+def test_a_recorded_beam_search_returns_scores(recorder, on_gpu):
+    model, sources = varied_model(), two_sources()
+    options = {**BEAMS, "num_return_sequences": 2, "return_dict_in_generate": True}
+    expected = [model.generate(**source, **options, output_scores=True) for source in sources]
+    on_gpu(model)
+    outputs = [model.generate(**source, **options) for source in sources]
+    assert recorder.recorded == 1
+    for output, other in zip(outputs, expected, strict=True):
+        assert torch.equal(output.sequences, other.sequences)
+        torch.testing.assert_close(output.sequences_scores, other.sequences_scores, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}, SEARCHES["never"]], ids=str)
 @pytest.mark.parametrize("ends", [[2, 5, 6], None])
 def test_a_recorded_search_keeps_the_limit_of_each_sentence(recorder, on_gpu, options, ends):
@@ -418,6 +430,7 @@ LEFT_ALONE = {
     "learned positions": ({"position_embedding_type": "learned"}, nothing, {}),
     "eager attention": ({"attn_implementation": "eager"}, nothing, {}),
     "kept outputs": ({}, nothing, {"return_dict_in_generate": True}),
+    "kept scores": ({}, nothing, {"return_dict_in_generate": True, "output_scores": True, "num_beams": 3}),
     "a cache of the caller": ({}, nothing, {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}),
     "a long cache": ({}, nothing, {"max_new_tokens": cuda_graphs.MAX_STATIC_LENGTH + 2, "max_time": 0.0}),
     "no cache": ({}, nothing, {"use_cache": False}),

@@ -33,7 +33,8 @@ def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
 
     monkeypatch.setattr(model, "_reorder_cache", notice)
     options = {"eos_token_id": None, "max_new_tokens": 7, "num_beams": 3, "return_dict_in_generate": True}
-    options["do_sample"] = do_sample
+    # The search of transformers returns its cache.
+    options |= {"do_sample": do_sample, "output_scores": True}
     out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
     several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
     target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)

@@ -193,16 +193,33 @@ def test_sinusoids_have_no_limit(caplog):
     assert "1 of 1 sentences had more than 8 tokens and were truncated" in cut_warnings(caplog)
 
 
-@pytest.mark.parametrize("with_scores", [False, True])
-def test_batches_stay_within_the_budget(translator, monkeypatch, with_scores):
+@pytest.mark.parametrize(("num_beams", "with_scores"), [(1, False), (1, True), (2, True)])
+def test_batches_stay_within_the_budget(translator, monkeypatch, num_beams, with_scores):
+    """Scores of the whole vocabulary are kept for greedy search only."""
     model, tokenizer = translator
     calls = record_generate(model, monkeypatch)
-    budget = {"max_tokens": 400, "num_beams": 2, "max_new_tokens": 20}
+    budget = {"max_tokens": 200 * num_beams, "num_beams": num_beams, "max_new_tokens": 20}
     translate(model, tokenizer, SENTENCES * 10, with_scores=with_scores, **budget)
     sources = [options["input_ids"] for options, _ in calls]
     assert sum(map(len, sources)) == 60
-    tokens = [2 * len(ids) * (20 if with_scores else ids.shape[1]) for ids in sources]
-    assert max(tokens) <= 400 < 2 * min(tokens[:-1]), "within the budget, and no batch needlessly small"
+    tokens = [len(ids) * (20 if with_scores and num_beams == 1 else ids.shape[1]) for ids in sources]
+    assert max(tokens) <= 200 < 2 * min(tokens[:-1]), "within the budget, and no batch needlessly small"
+
+
+@pytest.mark.parametrize("kind", ["shared", "marian"])
+def test_beam_search_keeps_no_scores_of_the_whole_vocabulary(kind, monkeypatch):
+    model, tokenizer = build(kind)
+    options = {"num_beams": 3, "num_hypotheses": 2, "max_length": 8}
+    inputs = [tokenizer(sentence, return_tensors="pt") for sentence in SENTENCES[:2]]
+    given = {"num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True, **options}
+    del given["num_hypotheses"]
+    expected = [model.generate(**source, **given).sequences_scores.tolist() for source in inputs]
+    calls = record_generate(model, monkeypatch)
+    rows = translate(model, tokenizer, SENTENCES[:2], with_scores=True, **options)
+    assert [[hypothesis.score for hypothesis in row] for row in rows] == [
+        pytest.approx(row, abs=1e-6) for row in expected
+    ]
+    assert calls and not any("output_scores" in options for options, _ in calls)
 
 
 @pytest.mark.parametrize("chunk_size", [1, 4, 100])

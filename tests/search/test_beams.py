@@ -1,4 +1,4 @@
-"""Beam search against that of transformers: the same sequences for every setting."""
+"""Beam search against that of transformers: the same sequences and scores for every setting."""
 
 import pytest
 import torch
@@ -18,8 +18,9 @@ from tiny import close, one_layer_model, padded_source
 # With so many end tokens of 40, some hypotheses end early, some late, and some only at the length limit.
 ENDS = [2, 5, 6, 7]
 SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
-# Reported scores are left to transformers.
 REPORT = {"return_dict_in_generate": True}
+# Scores of the whole vocabulary are left to transformers.
+KEPT = {**REPORT, "output_scores": True}
 
 
 def varied_model(**changes):
@@ -41,16 +42,21 @@ def tiny_marian():
     return MarianMTModel(config).eval()
 
 
-def searched_by_ours(model, input_ids, logits_processor, stopping_criteria, generation_config, **kwargs):
-    beams = beam_search.Beams(input_ids, stopping_criteria, generation_config)
-    return beam_search.beam_search(model, beams, input_ids, logits_processor, generation_config, kwargs)
-
-
 def assert_equal(own, model, source, **options):
-    """Check that one search of ours finds the same sequences as transformers."""
+    """Check that one search of ours finds the same sequences and scores as transformers."""
     options = {"num_beams": 4, "max_new_tokens": 12, **options}
-    found, expected = model.generate(**source, **options), model.generate(**source, **options, **REPORT).sequences
-    assert torch.equal(found, expected) and len(own) == 1
+    output, expected = (model.generate(**source, **options, **report) for report in (REPORT, KEPT))
+    assert torch.equal(output.sequences, expected.sequences) and len(own) == 1
+    same_scores(output.sequences_scores, expected.sequences_scores)
+
+
+def same_scores(scores, expected):
+    torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-6)
+
+
+def penalize_repeats(input_ids, scores):
+    """A processor of a caller's own, which changes scores."""
+    return scores.scatter(1, input_ids, scores.gather(1, input_ids) - 1)
 
 
 @pytest.fixture
@@ -93,6 +99,7 @@ class TestEqualsTransformers:
 
     def test_these_settings_end_sentences_at_different_lengths(self):
         out = varied_model().generate(**padded_source(7), num_beams=4, max_new_tokens=12, eos_token_id=ENDS)
+        assert isinstance(out, torch.Tensor)
         assert len(set(out.ne(0).sum(1).tolist())) > 2
 
     @pytest.mark.parametrize(
@@ -104,6 +111,9 @@ class TestEqualsTransformers:
             {"cache_implementation": "static"},
             {"no_repeat_ngram_size": 2},
             {"min_new_tokens": 5},
+            {"min_length": 6},
+            {"forced_bos_token_id": 9},
+            {"logits_processor": LogitsProcessorList([penalize_repeats])},
             {"bad_words_ids": [[9], [10], [11, 12]]},
             {"forced_eos_token_id": 2},
             {"repetition_penalty": 1.5},
@@ -143,10 +153,14 @@ class TestEqualsTransformers:
         source = {"input_ids": torch.tensor([[4, 5, 3], [3, 3, 4]])}
         assert_equal(own, model, source, num_beams=5, num_return_sequences=5)
 
-    @pytest.mark.parametrize("options", [{"do_sample": True}, REPORT], ids=["sampling", "reports"])
+    @pytest.mark.parametrize(
+        "options", [{"do_sample": True}, *({**REPORT, name: True} for name in beam_search.STEP_OUTPUTS)], ids=str
+    )
     def test_left_to_transformers(self, own, options):
-        varied_model().generate(**padded_source(7), num_beams=3, max_new_tokens=4, **options)
+        model = varied_model(attn_implementation="eager")
+        output = model.generate(**padded_source(7), num_beams=3, max_new_tokens=4, **options)
         assert own == []
+        assert "do_sample" in options or output.beam_indices is not None
 
 
 @DROPS_SENTENCES
@@ -168,9 +182,11 @@ class TestDroppedSentences:
         """Marian has a row of cross-attention for each beam."""
         torch.manual_seed(0)
         model, source = tiny_marian(), padded_source(20)
-        found = model.generate(**source, **self.OPTIONS, custom_generate=searched_by_ours)
+        output = model.generate(**source, **self.OPTIONS, **REPORT, custom_generate=beam_search.beam_search)
         assert len(dropped) > 1
-        assert torch.equal(found, model.generate(**source, **self.OPTIONS))
+        expected = model.generate(**source, **self.OPTIONS, **KEPT)
+        assert torch.equal(output.sequences, expected.sequences)
+        same_scores(output.sequences_scores, expected.sequences_scores)
 
     @pytest.mark.parametrize("name", ["logits_processor", "stopping_criteria"])
     def test_none_where_a_callers_own_code_may_look_at_all_rows(self, dropped, name):
@@ -192,18 +208,19 @@ class TestDroppedSentences:
         options = {**self.OPTIONS, "max_new_tokens": None, "early_stopping": early_stopping, "num_return_sequences": 4}
         options |= {"length_penalty": 2.0, "forced_eos_token_id": forced}
         expected = [
-            model.generate(**{k: x[i : i + 1] for k, x in source.items()}, max_length=limit, **options, **REPORT)
+            model.generate(**{k: x[i : i + 1] for k, x in source.items()}, max_length=limit, **options, **KEPT)
             for i, limit in enumerate(limits)
         ]
         criterion = RowLimits(torch.tensor(limits), limits)
         processors = [] if forced is None else [ForcedEnd(criterion, forced)]
-        found = model.generate(
-            **source, max_length=12, stopping_criteria=[criterion], logits_processor=processors, **options
+        output = model.generate(
+            **source, max_length=12, stopping_criteria=[criterion], logits_processor=processors, **options, **REPORT
         )
         assert len(dropped) > 1 and len(criterion.limits) < 7
-        for rows, alone in zip(found.split(4), expected, strict=True):
+        for rows, alone in zip(output.sequences.split(4), expected, strict=True):
             width = alone.sequences.shape[1]
             assert torch.equal(rows[:, :width], alone.sequences) and rows[:, width:].eq(ENDS[0]).all()
+        same_scores(output.sequences_scores, torch.cat([alone.sequences_scores for alone in expected]))
 
     def test_none_from_a_static_cache(self, dropped):
         varied_model().generate(**padded_source(7), **self.OPTIONS, cache_implementation="static")
