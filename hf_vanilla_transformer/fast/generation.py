@@ -11,7 +11,7 @@ from transformers.cache_utils import StaticCache
 
 from ..model.compat_vanilla_transformer import CACHE
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from ..model.masks_vanilla_transformer import match_rows
+from ..model.masks_vanilla_transformer import match_batch_size
 from ..search.beams import beam_search, can_search, select_rows
 from .cuda_graphs import RecordedSteps, can_capture, suits_static_cache
 from .linear import decoding_products
@@ -140,4 +140,4 @@ def repeat_sources(cache: Any) -> None:
     if cross is None:
         return
     for own, layer in zip(cache.self_attention_cache.layers, cross.layers, strict=True):
-        layer.keys, layer.values = (match_rows(x, len(own.keys)) for x in (layer.keys, layer.values))
+        layer.keys, layer.values = (match_batch_size(x, len(own.keys)) for x in (layer.keys, layer.values))

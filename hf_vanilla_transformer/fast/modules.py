@@ -19,9 +19,9 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.output_capturing import capture_outputs
 
 from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, check_batch_sizes
-from ..model.compat_vanilla_transformer import CACHE, either
+from ..model.compat_vanilla_transformer import CACHE, cache_argument
 from ..model.loss_vanilla_transformer import check_loss_arguments
-from ..model.masks_vanilla_transformer import bidirectional_mask, match_rows
+from ..model.masks_vanilla_transformer import bidirectional_mask, match_batch_size
 from ..model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoder,
@@ -228,7 +228,8 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
                 inputs_embeds, use_cache=use_cache, cache=cache, **kwargs,
             )  # fmt: skip  # one argument a line would hide that they are passed on
         masks = {"decoder_attention_mask": attention_mask, "attention_mask": encoder_attention_mask}
-        self._reject_with_packing(kwargs, **masks, **{CACHE: either(past_key_values, cache)}, use_cache=use_cache)
+        past = cache_argument(past_key_values, cache)
+        self._reject_with_packing(kwargs, **masks, **{CACHE: past}, use_cache=use_cache)
         x: Any = inputs_embeds if input_ids is None else input_ids
         pair = PackedPair.of(x, encoder_hidden_states, packing)
         if stays_packed(self, self.config.decoder_attention_heads, x):
@@ -273,7 +274,7 @@ class FastDecoder(FastStack, VanillaTransformerDecoder):
         """Return the encoder states with one row per source of the target, and their attention mask."""
         sources = self._count_sources(hidden_states.shape[0], encoder_states.shape[0], cache)
         if encoder_states.shape[0] != sources:
-            encoder_states, mask = match_rows(encoder_states, sources), match_rows(mask, sources)
+            encoder_states, mask = match_batch_size(encoder_states, sources), match_batch_size(mask, sources)
         if hidden_states.shape[0] != sources:
             hidden_states = fold_beams(hidden_states, sources)
         return encoder_states, bidirectional_mask(self.config, hidden_states, mask, encoder_states)

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..model.compat_vanilla_transformer import CACHE, either
+from ..model.compat_vanilla_transformer import CACHE, cache_argument
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.pretrained_vanilla_transformer import run_post_init_hooks
 from ..pretrained.languages import check_direction, only_pair
@@ -161,7 +161,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         _refuse_inner_outputs(output_attentions, output_hidden_states)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        cache = either(past_key_values, cache)
+        cache = cache_argument(past_key_values, cache)
         if use_cache and cache is None:
             cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         log_probs = self._log_probs(

@@ -38,7 +38,7 @@ PAD_SOURCES = "it marks padding in labels only; pad sources with `pad_token_id`,
 PASS_LABELS = "it marks padding in labels; pass `labels` too, set `use_cache=False`, or pad on the right"
 
 
-def has_values(x: Tensor) -> bool:
+def can_branch_on(x: Tensor) -> bool:
     """Whether control flow may depend on the values of `x`: reading them neither syncs a device nor breaks a trace."""
     if type(x) not in (Tensor, nn.Parameter) or not x.is_cpu or x.layout is not torch.strided:
         return False
@@ -116,7 +116,7 @@ def check_id_range(
 
     The error ends with `remedy`, or with `padding_remedy` if the id is `IGNORE_INDEX`.
     """
-    if size is None or not ids.numel() or not has_values(ids):
+    if size is None or not ids.numel() or not can_branch_on(ids):
         return
     lowest, highest = ids.aminmax()
     if lowest < 0 or highest >= size:

@@ -31,7 +31,7 @@ def cache_name(names: list[str]) -> str:
 CACHE = cache_name([field.name for field in fields(Seq2SeqLMOutput)])
 
 
-def either(past_key_values: Any, cache: Any) -> Any:
+def cache_argument(past_key_values: Any, cache: Any) -> Any:
     """Return the cache passed under either name, or None."""
     if past_key_values is None:
         return cache
@@ -42,7 +42,7 @@ def either(past_key_values: Any, cache: Any) -> Any:
 
 def pop_cache(kwargs: dict[str, Any]) -> Any:
     """Remove the cache from keyword arguments, under either name, and return it."""
-    return either(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
+    return cache_argument(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
 
 
 def check_step(input_ids: Tensor, length: int | None, cache: Any) -> None:

@@ -84,8 +84,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _setting(self, name: str, generation_config: Any, options: dict[str, Any], default: Any = None) -> Any:
         """Return the value of an option that `generate()` will use."""
-        settings = (generation_config, self.generation_config)
-        values = (options.get(name), *(getattr(config, name, None) for config in settings))
+        configs = (generation_config, self.generation_config)
+        values = (options.get(name), *(getattr(config, name, None) for config in configs))
         return next((value for value in values if value is not None), default)
 
     @staticmethod

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedConfig
 
-from .checks_vanilla_transformer import IGNORE_INDEX, check_id_range, check_tensor, has_values, to_integer_ids
+from .checks_vanilla_transformer import IGNORE_INDEX, can_branch_on, check_id_range, check_tensor, to_integer_ids
 from .positions_vanilla_transformer import first_true_index
 
 # Dimensions of each model output that index target positions.
@@ -47,7 +47,7 @@ def move_padding_right(input_ids: Tensor, attention_mask: Tensor | None) -> tupl
     """
     check_tensor(input_ids, 2, "`decoder_input_ids`")
     padding = first_true_index(input_ids.ne(IGNORE_INDEX))
-    if has_values(input_ids) and not padding.any():
+    if can_branch_on(input_ids) and not padding.any():
         return input_ids, None
     length = input_ids.shape[1]
     indices = torch.arange(length, device=input_ids.device)
@@ -113,7 +113,7 @@ def at_labels(x: Tensor, present: Tensor) -> Tensor:
     Counting the labels would sync an accelerator. Positions that are zero in both passes add nothing to the divergence
     or its gradient.
     """
-    return x[present] if has_values(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
+    return x[present] if can_branch_on(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

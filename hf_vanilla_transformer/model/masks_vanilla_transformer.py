@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 
-from .checks_vanilla_transformer import has_values
+from .checks_vanilla_transformer import can_branch_on
 from .compat_vanilla_transformer import CACHE
 
 
@@ -48,7 +48,7 @@ def bidirectional_mask(
 
 def _may_skip(attention_mask: Tensor | None) -> bool:
     """Whether attention may do without a mask that hides no key; finding out reads the mask's values."""
-    return attention_mask is None or has_values(attention_mask)
+    return attention_mask is None or can_branch_on(attention_mask)
 
 
 def mask_padding(attention_mask: Tensor | None, input_ids: Any, config: Any) -> Tensor | None:
@@ -64,10 +64,10 @@ def mask_padding(attention_mask: Tensor | None, input_ids: Any, config: Any) -> 
     if not isinstance(input_ids, Tensor) or input_ids.dim() != 2 or input_ids.layout is not torch.strided:
         return None
     mask = input_ids.ne(pad)
-    return None if has_values(mask) and mask.all() else mask.long()
+    return None if can_branch_on(mask) and mask.all() else mask.long()
 
 
-def match_rows(x: Any, rows: int) -> Any:
+def match_batch_size(x: Any, rows: int) -> Any:
     """Repeat each row of `x`, or keep one of each group of equal neighbors, to get `rows` rows; None stays None."""
     if x is None or x.shape[0] == rows:
         return x

@@ -42,7 +42,7 @@ from .checks_vanilla_transformer import (
     check_tensor,
     to_integer_ids,
 )
-from .compat_vanilla_transformer import CACHE, either
+from .compat_vanilla_transformer import CACHE, cache_argument
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .loss_vanilla_transformer import (
@@ -54,7 +54,7 @@ from .loss_vanilla_transformer import (
     shift_tokens_right,
     summed_loss,
 )
-from .masks_vanilla_transformer import bidirectional_mask, causal_mask, hidden_keys, match_rows
+from .masks_vanilla_transformer import bidirectional_mask, causal_mask, hidden_keys, match_batch_size
 from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
@@ -131,7 +131,7 @@ class VanillaTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from `hidden_states` (B, T, d) to themselves, or to `encoder_hidden_states` (B, S, d) if given."""
         query = split_heads(self.q_proj(hidden_states), self.head_dim)
-        key, value = self._keys_values(hidden_states, encoder_hidden_states, either(past_key_values, cache))
+        key, value = self._keys_values(hidden_states, encoder_hidden_states, cache_argument(past_key_values, cache))
         attend: Any = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         dropout = self.config.attention_dropout if self.training else 0.0
         out, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
@@ -357,7 +357,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         Raises:
             ValueError: Inputs are inconsistent or longer than the learned positions.
         """
-        past: Any = either(past_key_values, cache)
+        past: Any = cache_argument(past_key_values, cache)
         if use_cache and past is None:
             past = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
@@ -376,7 +376,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """Return the encoder states with one row per target row, and their attention mask."""
         rows = hidden_states.shape[0]
         check_batch_sizes(rows, encoder_states.shape[0])
-        encoder_states, mask = match_rows(encoder_states, rows), match_rows(mask, rows)
+        encoder_states, mask = match_batch_size(encoder_states, rows), match_batch_size(mask, rows)
         return encoder_states, bidirectional_mask(self.config, hidden_states, mask, encoder_states)
 
 
@@ -443,7 +443,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=either(past_key_values, cache),
+            past_key_values=cache_argument(past_key_values, cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
@@ -537,7 +537,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
             use_cache, labels = False, check_labels(labels, self.get_decoder().num_embeddings)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self._shift_right(labels, **kwargs)
-        past, order = either(past_key_values, cache), None
+        past, order = cache_argument(past_key_values, cache), None
         fills_cache = past is not None or (self.config.use_cache if use_cache is None else use_cache)
         # A cache would store moved padding.
         if decoder_input_ids is not None and (labels is not None or not fills_cache):

@@ -21,7 +21,6 @@ POST_INIT_HOOKS: list[Callable[[nn.Module], Any]] = []
 
 
 def run_post_init_hooks(model: nn.Module) -> None:
-    """Call `POST_INIT_HOOKS` with a model."""
     for hook in POST_INIT_HOOKS:
         hook(model)
 

@@ -81,15 +81,17 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
         if not is_split_into_words:
             return base._encode_plus(text, text_pair, *args, return_tensors=return_tensors, **kwargs)
         joined = _joined(text)
-        found = base._encode_plus(joined, text_pair and _joined(text_pair), *args, **kwargs)
+        batch = base._encode_plus(joined, text_pair and _joined(text_pair), *args, **kwargs)
         samples = _samples(text, text_pair)
-        numbers = found.get("overflow_to_sample_mapping", range(len(samples)))
-        encodings: Any = [_WordEncoding(each, samples[i]) for each, i in zip(found.encodings, numbers, strict=True)]
-        has_batch_axis = not isinstance(joined, str) or "overflow_to_sample_mapping" in found
-        if "offset_mapping" in found:
-            offsets = [each.offsets for each in encodings]
-            found["offset_mapping"] = offsets if has_batch_axis else offsets[0]
-        return BatchEncoding(found.data, encodings, return_tensors, prepend_batch_axis=not has_batch_axis)
+        sample_indices = batch.get("overflow_to_sample_mapping", range(len(samples)))
+        encodings: Any = [
+            _WordEncoding(encoding, samples[i]) for encoding, i in zip(batch.encodings, sample_indices, strict=True)
+        ]
+        has_batch_axis = not isinstance(joined, str) or "overflow_to_sample_mapping" in batch
+        if "offset_mapping" in batch:
+            offsets = [encoding.offsets for encoding in encodings]
+            batch["offset_mapping"] = offsets if has_batch_axis else offsets[0]
+        return BatchEncoding(batch.data, encodings, return_tensors, prepend_batch_axis=not has_batch_axis)
 
     def _decode(self, token_ids: Any, skip_special_tokens: bool = False, *args: Any, **kwargs: Any) -> str:
         if skip_special_tokens and (added := self._added_special_tokens()):
@@ -109,7 +111,7 @@ class _WordEncoding:
         for name in ("ids", "type_ids", "tokens", "attention_mask", "special_tokens_mask", "sequence_ids"):
             setattr(self, name, getattr(encoding, name))
         self.n_sequences, self.token_to_sequence = encoding.n_sequences, encoding.token_to_sequence
-        self.overflowing = [_WordEncoding(each, sequences) for each in encoding.overflowing]
+        self.overflowing = [_WordEncoding(overflow, sequences) for overflow in encoding.overflowing]
         starts = [list(accumulate((len(word) + 1 for word in words[:-1]), initial=0)) for words in sequences]
         self.word_ids: list[int | None] = []
         self.offsets: list[tuple[int, int]] = []
@@ -130,7 +132,7 @@ class _WordEncoding:
         return None if self.word_ids[token] is None else self.offsets[token]
 
     def word_to_tokens(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
-        tokens = [i for i, each in enumerate(self._words) if each == (sequence, word)]
+        tokens = [i for i, pair in enumerate(self._words) if pair == (sequence, word)]
         return (tokens[0], tokens[-1] + 1) if tokens else None
 
     def word_to_chars(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
@@ -140,7 +142,7 @@ class _WordEncoding:
     def char_to_token(self, position: int, sequence: int = 0) -> int | None:
         tokens = zip(self._words, self.offsets, strict=True)
         inside = (
-            i for i, (each, (start, end)) in enumerate(tokens) if each[0] == sequence and start <= position < end
+            i for i, ((own, _), (start, end)) in enumerate(tokens) if own == sequence and start <= position < end
         )
         return next(inside, None)
 

@@ -65,7 +65,7 @@ def test_the_start_token_precedes_the_first_label():
 def looks(request, monkeypatch):
     """With and without reading the labels; on an accelerator they are not read."""
     if request.param == "does not look":
-        monkeypatch.setattr(loss_vanilla_transformer, "has_values", lambda *_: False)
+        monkeypatch.setattr(loss_vanilla_transformer, "can_branch_on", lambda *_: False)
 
 
 @EVERY_LOSS
