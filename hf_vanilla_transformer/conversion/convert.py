@@ -24,7 +24,7 @@ from ..model.modeling_vanilla_transformer import (
 )
 from ..pretrained.loading import check_finite
 from .fields import (
-    Statements,
+    Overrides,
     assumed_fields,
     check_field_names,
     check_required,
@@ -163,19 +163,19 @@ def convert_checkpoint(
     check_field_names(config_fields)
     renames = list(read_renames(rename))
     # Stripping a prefix leaves the layout's own keys.
-    renamed = any(each.new for each in renames)
+    renamed = any(pair.new for pair in renames)
     checkpoint = read_checkpoint(source)
     checkpoint = checkpoint._replace(weights=rename_keys(checkpoint.weights, renames))
     checkpoint, recognized = recognize_layout(checkpoint, layout)
     renamed = renamed or recognized.needs_name
-    stated = Statements(config_fields, first_position, unbiased_norms, renamed)
+    overrides = Overrides(config_fields, first_position, unbiased_norms, renamed)
     if not patched:
         _refuse_defects(recognized, encoder_only)
     checkpoint = _preprocess(checkpoint, recognized, renamed)
     vocabularies = load_vocabularies(source_vocabulary, target_vocabulary, recognized, checkpoint.settings)
     if vocabularies and encoder_only:
         vocabularies = vocabularies[0], vocabularies[0]
-    conversion = _convert(match_keys(checkpoint, recognized, encoder_only), vocabularies, stated)
+    conversion = _convert(match_keys(checkpoint, recognized, encoder_only), vocabularies, overrides)
     if output_dir is not None and not dry_run:
         conversion.save(output_dir)
     return conversion
@@ -226,28 +226,28 @@ def _preprocess(checkpoint: SourceCheckpoint, layout: Layout, renamed: bool) -> 
 
 
 def _convert(
-    matched: MatchedCheckpoint, vocabularies: tuple[WordVocabulary, WordVocabulary] | None, stated: Statements
+    matched: MatchedCheckpoint, vocabularies: tuple[WordVocabulary, WordVocabulary] | None, overrides: Overrides
 ) -> Conversion:
     layout, encoder_only = matched.layout, matched.encoder_only
-    inferred = infer_fields(matched, stated.renamed)
-    check_required(matched, inferred, stated)
-    fields = merge_fields(matched, inferred, stated.fields)
+    inferred = infer_fields(matched, overrides.renamed)
+    check_required(matched, inferred, overrides)
+    fields = merge_fields(matched, inferred, overrides.fields)
     # Validate the fields that later steps do not set.
     unsettled = {"position_embedding_type": "learned", "share_encoder_decoder_embeddings": False}
     VanillaTransformerConfig(**{**fields, **unsettled, **dict.fromkeys(SPECIAL_ID_FIELDS)})
-    weights = transform_weights(matched, fields["d_model"], stated.unbiased_norms)
+    weights = transform_weights(matched, fields["d_model"], overrides.unbiased_norms)
     tables = {name: weights.tensors.pop(name) for name in POSITION_NAMES.values() if name in weights.tensors}
-    first = layout.first_position if stated.first_position is None else stated.first_position
+    first = layout.first_position if overrides.first_position is None else overrides.first_position
     if first is None and tables:
         first = {**layout.defaults, **inferred}["pad_token_id"] + 1
     are_stored = bool(matched.stored_position_keys)
-    positions = choose_positions(from_first_token(tables, first or 0), layout, fields, stated.fields, are_stored)
+    positions = choose_positions(from_first_token(tables, first or 0), layout, fields, overrides.fields, are_stored)
     fields |= positions.fields
     fitted = fit_vocabularies(vocabularies, fields, layout)
     embeddings = EMBEDDING_NAMES["encoder"]
     weights.tensors[embeddings] = fitted.resize(weights.tensors[embeddings])
     fields["vocab_size"] = len(fitted.rows)
-    config = _configuration(fields, weights.tensors, stated.fields, encoder_only)
+    config = _configuration(fields, weights.tensors, overrides.fields, encoder_only)
     weights.tensors |= positions.tables
     complete_weights(matched, weights, config)
     tokenizer: PreTrainedTokenizerBase | None = fitted.tokenizer
@@ -261,18 +261,18 @@ def _convert(
         *positions.notes,
         *fitted.notes,
         *unread_settings(matched),
-        *assumed_fields(layout, config, {*stated.fields, *inferred}),
+        *assumed_fields(layout, config, {*overrides.fields, *inferred}),
         *generation_notes,
-        *(() if stated.renamed else layout.notes),
+        *(() if overrides.renamed else layout.notes),
     ]
     prefix = "model." if encoder_only else ""
     converted = {name.removeprefix(prefix): tensor.to(config.dtype) for name, tensor in weights.tensors.items()}
-    generation = _generation_settings(layout, config, generation, stated)
+    generation = _generation_settings(layout, config, generation, overrides)
     return Conversion(layout, config, converted, weights.mapping, notes, tokenizer, encoder_only, generation)
 
 
 def _configuration(
-    fields: Mapping[str, Any], tensors: Mapping[str, Tensor], stated: Mapping[str, Any], encoder_only: bool
+    fields: Mapping[str, Any], tensors: Mapping[str, Tensor], overrides: Mapping[str, Any], encoder_only: bool
 ) -> VanillaTransformerConfig:
     """Return the configuration, with embeddings shared and tied where the weights are equal."""
     encoder, decoder = EMBEDDING_NAMES.values()
@@ -282,22 +282,22 @@ def _configuration(
         "tie_word_embeddings": (decoder, "lm_head.weight"),
     }.items():
         same = one in tensors and other in tensors and torch.equal(tensors[one], tensors[other])
-        if stated.get(field_name) and not same and not encoder_only:
+        if overrides.get(field_name) and not same and not encoder_only:
             raise ValueError(f"`{field_name}=True`, but {one} and {other} differ; leave it out")
-        shared[field_name] = same and stated.get(field_name, True)
+        shared[field_name] = same and overrides.get(field_name, True)
     # The widest dtype is lossless.
     dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
     return VanillaTransformerConfig(**{**fields, **shared}, dtype=dtype)
 
 
 def _generation_settings(
-    layout: Layout, config: VanillaTransformerConfig, stored: Mapping[str, Any], stated: Statements
+    layout: Layout, config: VanillaTransformerConfig, stored: Mapping[str, Any], overrides: Overrides
 ) -> dict[str, Any]:
     """Return the original's generation settings, without those that the caller overrides."""
     settings: dict[str, Any] = {}
-    if layout.generation_settings is not None and not stated.renamed:
+    if layout.generation_settings is not None and not overrides.renamed:
         settings = layout.generation_settings(config)
-    settings = {name: value for name, value in {**settings, **stored}.items() if name not in stated.fields}
+    settings = {name: value for name, value in {**settings, **stored}.items() if name not in overrides.fields}
     if config.position_embedding_type == "learned":
         length = config.max_position_embeddings
         settings["max_length"] = min(settings.get("max_length") or length, length)

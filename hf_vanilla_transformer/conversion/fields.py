@@ -32,7 +32,7 @@ _CHOICES = {
 }
 
 
-class Statements(NamedTuple):
+class Overrides(NamedTuple):
     """The caller's arguments about the original code.
 
     Attributes:
@@ -82,8 +82,8 @@ def _from_settings(matched: MatchedCheckpoint) -> dict[str, Any]:
     inferred: dict[str, Any] = {}
     known, settings = matched.layout.setting_fields, matched.checkpoint.settings
     for name in known.keys() & settings.keys():
-        found, value = known[name], settings[name]
-        inferred |= found(value) if callable(found) else dict.fromkeys(found, value)
+        entry, value = known[name], settings[name]
+        inferred |= entry(value) if callable(entry) else dict.fromkeys(entry, value)
     return inferred
 
 
@@ -102,12 +102,12 @@ def _attention_widths(matched: MatchedCheckpoint, d_model: int) -> dict[str, int
     """Return the total width of all heads under the field of one head's width, where it differs from `d_model`."""
     first = "model.encoder.layers.0.self_attn"
     names = {f"{first}.q_proj.weight": "head_dim", f"{first}.v_proj.weight": "value_head_dim"}
-    found = {
+    widths = {
         names[match.names[0]]: len(matched.checkpoint.weights[match.key])
         for match in matched.matches
         if match.names[0] in names and match.rule.transform is unchanged
     }
-    return {name: width for name, width in found.items() if width != d_model}
+    return {name: width for name, width in widths.items() if width != d_model}
 
 
 def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _from_shapes(matched: MatchedCheckpoint) -> dict[str, Any]:
     inferred: dict[str, Any] = {}
     for stack, vocabulary in zip(STACKS, ("vocab_size", "decoder_vocab_size"), strict=True):
         embedding = by_name.get(EMBEDDING_NAMES[stack])
-        layers = {int(found[1]) for name in by_name if (found := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
+        layers = {int(match[1]) for name in by_name if (match := re.match(rf"model\.{stack}\.layers\.(\d+)\.", name))}
         if stack == "encoder" and (embedding is None or not layers):
             keys = [rule.key for rule in matched.layout.rules if EMBEDDING_NAMES[stack] in rule.names]
             raise ValueError(f"{path} lacks {abbreviate(keys)} or all layers of the encoder; save them too")
@@ -186,21 +186,21 @@ def fields_of_code(layout: Layout) -> list[str]:
     return list(dict.fromkeys(("activation_function", "scale_embedding", *layout.defaults)))
 
 
-def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Statements) -> None:
+def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], overrides: Overrides) -> None:
     """Check that the caller passes what weights, settings and the layout's code do not determine.
 
     One ValueError lists all missing arguments; others name an argument that does not apply.
     """
     layout, tables = matched.layout, matched.stored_position_keys
     for (name, value), reason in layout.inexpressible.items():
-        if not stated.renamed and stated.fields.get(name) == value:
+        if not overrides.renamed and overrides.fields.get(name) == value:
             raise cannot_express(f"`{name}={value}` does not describe the code of {layout.name}: {reason}")
-    if stated.first_position is not None and not tables:
+    if overrides.first_position is not None and not tables:
         raise ValueError("`first_position` is set, but the weights have no position table; leave it out")
-    known = {*inferred, *stated.fields}
+    known = {*inferred, *overrides.fields}
     # One number of heads serves both stacks.
     required = [] if {*HEAD_FIELDS} & {*known, *layout.defaults} else [*HEAD_FIELDS]
-    if stated.renamed:
+    if overrides.renamed:
         # Stored tables determine the position type; absent learned ones are reported as missing weights.
         required += [name for name in fields_of_code(layout) if name not in POSITION_FIELDS]
         required += [] if tables else ["sinusoidal_layout"]
@@ -209,13 +209,13 @@ def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stat
         required += layout.argument_fields
         lost = any(name not in inferred for name in layout.argument_fields)
         needs_position, needs_norms = lost and bool(tables) and layout.first_position is None, False
-    arguments = {"first_position": "0"} if needs_position and stated.first_position is None else {}
-    arguments |= {"unbiased_norms": "true|false"} if needs_norms and stated.unbiased_norms is None else {}
+    arguments = {"first_position": "0"} if needs_position and overrides.first_position is None else {}
+    arguments |= {"unbiased_norms": "true|false"} if needs_norms and overrides.unbiased_norms is None else {}
     for name in dict.fromkeys(required):
         if name not in known:
             arguments[name] = _CHOICES.get(name) or json.dumps(layout.defaults.get(name, 8))
     if arguments:
-        renamed = "renamed " if stated.renamed and not layout.needs_name else ""
+        renamed = "renamed " if overrides.renamed and not layout.needs_name else ""
         enough = " (one number of heads is enough if both are equal)" if {*HEAD_FIELDS} <= arguments.keys() else ""
         raise ValueError(
             f"the {renamed}weights of {layout.name} do not determine how they are used{enough}; pass the values "
@@ -223,15 +223,17 @@ def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stat
         )
 
 
-def merge_fields(matched: MatchedCheckpoint, inferred: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+def merge_fields(
+    matched: MatchedCheckpoint, inferred: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
     """Merge fields: the caller's override inferred ones, except those that shapes fix, and both override defaults."""
     # Numbers of heads that are not in the settings were inferred from shapes.
     in_settings = {*_from_settings(matched), *matched.checkpoint.settings}
     heads_of_shapes = [name for name in HEAD_FIELDS if name not in in_settings]
     for name in (*SHAPE_FIELDS, "attention_bias", "lm_head_bias", "embedding_layer_norm", *heads_of_shapes):
-        if name in stated and name in inferred and stated[name] != inferred[name]:
-            raise ValueError(f"`{name}={stated[name]!r}`, but the weights imply {inferred[name]!r}; leave it out")
-    merged = {**matched.layout.defaults, **inferred, **stated}
+        if name in overrides and name in inferred and overrides[name] != inferred[name]:
+            raise ValueError(f"`{name}={overrides[name]!r}`, but the weights imply {inferred[name]!r}; leave it out")
+    merged = {**matched.layout.defaults, **inferred, **overrides}
     known_heads = [merged[name] for name in HEAD_FIELDS if name in merged]
     merged |= {name: merged.get(name, known_heads[0]) for name in HEAD_FIELDS}
     heads = merged["encoder_attention_heads"]
@@ -255,5 +257,5 @@ def unread_settings(matched: MatchedCheckpoint) -> list[str]:
     unread = {name: value for name, value in matched.checkpoint.settings.items() if name not in layout.setting_fields}
     if not unread or layout.config_class or layout.argument_fields:
         return []
-    found = abbreviate(f"{name}={value!r}" for name, value in unread.items())
-    return [f"settings beside the weights were not read; check that the configuration agrees: {found}"]
+    shown = abbreviate(f"{name}={value!r}" for name, value in unread.items())
+    return [f"settings beside the weights were not read; check that the configuration agrees: {shown}"]

@@ -37,7 +37,7 @@ def choose_positions(
     tables: Mapping[str, Tensor],
     layout: Layout,
     fields: Mapping[str, Any],
-    stated: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     are_stored: bool,
 ) -> PositionEncodings:
     """Choose sinusoids, which have no maximum length, if the tables match them, else learned positions.
@@ -48,21 +48,21 @@ def choose_positions(
         tables: Tables (L, d) by our names, starting with the first token.
         layout: Describes how the original computes positions that it does not store.
         fields: Configuration fields.
-        stated: Fields that the caller passed.
+        overrides: Fields that the caller passed.
         are_stored: Whether the tables come from the weights; otherwise they were computed as in the original.
 
     Raises:
         ValueError: The caller contradicts the tables, their lengths differ, or nonstandard sinusoids were not stored.
     """
     if not tables:
-        return _without_tables(layout, fields, stated)
-    kind = stated.get("position_embedding_type")
+        return _without_tables(layout, fields, overrides)
+    kind = overrides.get("position_embedding_type")
     positions = "stored positions" if are_stored else f"positions that {layout.name} computes"
     matching = [
         name for name in CHOICES["sinusoidal_layout"] if all(is_sinusoidal(table, name) for table in tables.values())
     ]
     if matching and kind != "learned":
-        if (chosen := stated.get("sinusoidal_layout", matching[0])) not in matching:
+        if (chosen := overrides.get("sinusoidal_layout", matching[0])) not in matching:
             raise ValueError(f"`sinusoidal_layout={chosen}`, but the {positions} are {matching[0]}; leave it out")
         return PositionEncodings(
             {"position_embedding_type": "sinusoidal", "sinusoidal_layout": chosen},
@@ -70,7 +70,7 @@ def choose_positions(
         )
     if kind == "sinusoidal":
         raise ValueError(f"the {positions} are not sinusoids; leave out `position_embedding_type=sinusoidal`")
-    tables = _of_one_length(tables, stated.get("max_position_embeddings"))
+    tables = _of_one_length(tables, overrides.get("max_position_embeddings"))
     length = len(next(iter(tables.values())))
     reason = "become learned ones" if matching else "are not the paper's sinusoids and become learned ones"
     return PositionEncodings(
@@ -80,11 +80,11 @@ def choose_positions(
     )
 
 
-def _without_tables(layout: Layout, fields: Mapping[str, Any], stated: Mapping[str, Any]) -> PositionEncodings:
+def _without_tables(layout: Layout, fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> PositionEncodings:
     # Absent learned positions are reported as missing weights.
     if fields.get("position_embedding_type", "sinusoidal") != "sinusoidal":
         return PositionEncodings()
-    if layout.nonstandard_sinusoids and "sinusoidal_layout" not in stated:
+    if layout.nonstandard_sinusoids and "sinusoidal_layout" not in overrides:
         raise ValueError(
             f"the weights have no position table, and the sinusoids of {layout.name} differ from the paper's; save "
             "the model's buffers too (state_dict() contains them)"

@@ -141,8 +141,8 @@ def _weight_files(folder: Path) -> tuple[list[Path], set[str]]:
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model.bin"))
     files = files or sorted(file for file in folder.iterdir() if file.suffix in PICKLES)
     if len(files) != 1:
-        found = f"several weight files ({', '.join(file.name for file in files)})" if files else "no weights"
-        raise ValueError(f"{folder} holds {found}; name one file ({', '.join(('.safetensors', *PICKLES))})")
+        content = f"several weight files ({', '.join(file.name for file in files)})" if files else "no weights"
+        raise ValueError(f"{folder} holds {content}; name one file ({', '.join(('.safetensors', *PICKLES))})")
     return files, set()
 
 
@@ -208,24 +208,24 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     return content
 
 
-def flatten_settings(found: Any) -> dict[str, Any]:
+def flatten_settings(settings: Any) -> dict[str, Any]:
     """Flatten nested settings; where there is a `model` section, as in fairseq's "cfg", only that one.
 
     Names are joined as in command-line options: `{"encoder": {"layers": 6}}` becomes `encoder_layers`. None, which
     means an unused option, is left out, as are arrays and nested lists.
     """
     flat: dict[str, Any] = {}
-    nested, visited = [("", found)], 0
+    nested, visited = [("", settings)], 0
     while nested:
-        prefix, found = nested.pop()
-        found = vars(found) if isinstance(found, Namespace) else found
+        prefix, settings = nested.pop()
+        settings = vars(settings) if isinstance(settings, Namespace) else settings
         # A small pickle can hold a billion nested containers, or containers that contain themselves.
-        if not isinstance(found, Mapping) or (visited := visited + 1) > MAX_NESTED_SETTINGS:
+        if not isinstance(settings, Mapping) or (visited := visited + 1) > MAX_NESTED_SETTINGS:
             continue
-        if isinstance(found.get("model"), (Mapping, Namespace)):
-            nested.append((prefix, found["model"]))
+        if isinstance(settings.get("model"), (Mapping, Namespace)):
+            nested.append((prefix, settings["model"]))
             continue
-        for name, value in found.items():
+        for name, value in settings.items():
             if isinstance(value, (Mapping, Namespace)):
                 nested.append((f"{prefix}{name}_", value))
             elif _is_plain(value) or (isinstance(value, (list, tuple)) and all(map(_is_plain, value))):

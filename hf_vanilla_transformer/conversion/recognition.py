@@ -44,8 +44,8 @@ class Rename(NamedTuple):
 
     def apply(self, key: str) -> str | None:
         """Return the renamed key, or None if it has another prefix."""
-        found = key_pattern(self.old).match(key)
-        return found and self.new.replace(INDEX, found.groupdict().get("i", "")) + key[found.end() :]
+        match = key_pattern(self.old).match(key)
+        return match and self.new.replace(INDEX, match.groupdict().get("i", "")) + key[match.end() :]
 
 
 def read_renames(values: Iterable[str | os.PathLike[str]]) -> Iterator[Rename]:
@@ -95,20 +95,21 @@ def rename_keys(weights: Mapping[str, Tensor], renames: list[Rename]) -> dict[st
 def recognize_layout(checkpoint: SourceCheckpoint, name: str | None) -> tuple[SourceCheckpoint, Layout]:
     """Return the checkpoint without wrapper prefixes, and its layout, which must be the one called `name` if given."""
     for pattern, property_ in INEXPRESSIBLE.items():
-        if found := next((key for key in checkpoint.weights if re.fullmatch(pattern, key)), None):
-            raise cannot_express(f"{checkpoint.path} {property_} ({shorten(found, MAX_NAME)})")
+        if key := next((key for key in checkpoint.weights if re.fullmatch(pattern, key)), None):
+            raise cannot_express(f"{checkpoint.path} {property_} ({shorten(key, MAX_NAME)})")
     if name is not None and name not in LAYOUTS:
         raise ValueError(f"`layout` {name} is not one of {', '.join(LAYOUTS)}{did_you_mean(name, LAYOUTS)}")
     kind = checkpoint.settings.get("model_type")
     known = [layout for layout in LAYOUTS.values() if not layout.needs_name]
-    candidates = [each for each in known if each.config_class is None or each.config_class.model_type == kind]
+    candidates = [layout for layout in known if layout.config_class is None or layout.config_class.model_type == kind]
     if name:
         known = candidates = [LAYOUTS[name]]
     for weights in _unwrapped(checkpoint):
         for layout in candidates:
             if _has_signature(weights, layout):
                 return checkpoint._replace(weights=weights), layout
-    raise ValueError(_why_unknown(checkpoint, candidates, [each for each in known if each not in candidates], name))
+    others = [layout for layout in known if layout not in candidates]
+    raise ValueError(_why_unknown(checkpoint, candidates, others, name))
 
 
 def _unwrapped(checkpoint: SourceCheckpoint) -> Iterator[dict[str, Tensor]]:
@@ -133,9 +134,9 @@ def _why_unknown(
     for layout in others:
         if _has_signature(weights, layout):
             kind = checkpoint.settings.get("model_type")
-            found = f"its config.json has model_type {kind!r}" if kind else "there is no config.json beside them"
+            reason = f"its config.json has model_type {kind!r}" if kind else "there is no config.json beside them"
             return (
-                f"{path} has no known layout: its keys are those of {layout.name}, but {found}; give a folder with "
+                f"{path} has no known layout: its keys are those of {layout.name}, but {reason}; give a folder with "
                 "the config.json of such a model"
             )
     nearest = max(candidates, key=partial(_similarity, {_end(key) for key in weights}))
@@ -147,7 +148,7 @@ def _why_unknown(
 
 
 def _has_key(weights: Iterable[str], key: str) -> bool:
-    return any(key_pattern(key).fullmatch(found) for found in weights)
+    return any(key_pattern(key).fullmatch(name) for name in weights)
 
 
 def _has_signature(weights: Iterable[str], layout: Layout) -> bool:

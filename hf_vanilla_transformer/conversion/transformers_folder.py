@@ -67,9 +67,9 @@ def read_generation_settings(folder: Path) -> tuple[dict[str, Any], list[str]]:
     file = folder / names[0]
     stored = read_json_object(file, FETCH_AGAIN)
     with as_value_errors(f"{file} has an unusable setting; {FETCH_AGAIN}: "):
-        found = GenerationConfig.from_model_config(stored)
-    check_generation_settings(found, file)
-    settings = {name: value for name, value in found.to_diff_dict().items() if name not in _ORIGIN}
+        config = GenerationConfig.from_model_config(stored)
+    check_generation_settings(config, file)
+    settings = {name: value for name, value in config.to_diff_dict().items() if name not in _ORIGIN}
     without_effect = [
         *(() if settings.get("do_sample") else _SAMPLING_ONLY),
         *(() if (settings.get("num_beams") or 1) > 1 else _BEAMS_ONLY),

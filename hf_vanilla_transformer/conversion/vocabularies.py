@@ -85,9 +85,9 @@ class WordVocabulary:
                 old.append(None)
                 tokens.append(f"<unused-{len(tokens)}>")
             if token in tokens:
-                found = tokens.index(token)
-                tokens[found], tokens[wanted] = tokens[wanted], tokens[found]
-                old[found], old[wanted] = old[wanted], old[found]
+                index = tokens.index(token)
+                tokens[index], tokens[wanted] = tokens[wanted], tokens[index]
+                old[index], old[wanted] = old[wanted], old[index]
             elif old[wanted] is None:
                 tokens[wanted] = token
             elif token in never_read:

@@ -96,9 +96,9 @@ def match_keys(checkpoint: SourceCheckpoint, layout: Layout, encoder_only: bool)
     matches: list[Match] = []
     rest = list(checkpoint.weights)
     for rule in layout.rules:
-        taken = {key: found for key in rest if (found := key_pattern(rule.key).fullmatch(key))}
-        for key, found in taken.items():
-            names = (name.replace("{i}", found.groupdict().get("i", "")) for name in rule.names)
+        taken = {key: key_match for key in rest if (key_match := key_pattern(rule.key).fullmatch(key))}
+        for key, key_match in taken.items():
+            names = (name.replace("{i}", key_match.groupdict().get("i", "")) for name in rule.names)
             kept = tuple(name for name in names if name.startswith("model.encoder.") or not encoder_only)
             matches += [Match(key, rule, kept)] if kept else []
         rest = [key for key in rest if key not in taken]
@@ -208,9 +208,9 @@ def _check_complete(
         "unexpected": [*matched.unexpected, *sorted(superfluous)],
         "mismatched": [*misshaped, *weights.faults],
     }
-    if found := [f"{len(names)} {problem}: {abbreviate(names)}" for problem, names in problems.items() if names]:
+    if clauses := [f"{len(names)} {problem}: {abbreviate(names)}" for problem, names in problems.items() if names]:
         hint = RENAME_HINT if missing and matched.unexpected else ""
-        raise ValueError(f"the weights do not match the layout {layout.name}: {'; '.join(found)}{hint}")
+        raise ValueError(f"the weights do not match the layout {layout.name}: {'; '.join(clauses)}{hint}")
 
 
 def _key_of(name: str, layout: Layout) -> str:

@@ -98,9 +98,9 @@ def _prepare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     """Infer dropout and, from the target vocabulary, special tokens."""
     dropouts = {name: settings[name] for name in ("dropout", "attention_dropout") if name in settings}
-    for name, found in dropouts.items():
+    for name, rate in dropouts.items():
         # A list is a schedule; take its first value.
-        dropouts[name] = found[0] if isinstance(found, list) and found else found
+        dropouts[name] = rate[0] if isinstance(rate, list) and rate else rate
     return dropouts | _ids(settings, *_SPECIAL.values(), settings.get("decoder_start_token", "<s>"))
 
 

@@ -86,7 +86,7 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
         same_in_both(name, (settings.get(f"config_{stack}_{name}") for stack in STACKS)) for name in names
     )
     steps = tuple((step or "").replace("d", "") for step in sequences)
-    position = next((place for place, found in _SEQUENCES.items() if found == steps), None)
+    position = next((place for place, expected in _SEQUENCES.items() if expected == steps), None)
     if position is None:
         raise cannot_express(f"the model has the processing steps {sequences} before and after its sub-layers")
     if activation not in _ACTIVATIONS:

@@ -112,10 +112,10 @@ def _by_layers(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 def _with_layer(key: str, stack: str) -> str:
     """Return the key with layer index and sub-layer name; another order of sub-layers is a ValueError."""
-    found = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(ff\.)?(.+))", key)
-    if found is None:
+    match = re.fullmatch(r"layers\.(\d{1,6})\.(?:0\.([02])\.(gamma|beta)|1\.(ff\.)?(.+))", key)
+    if match is None:
         return key
-    index, place, part, is_ff, rest = found.groups()
+    index, place, part, is_ff, rest = match.groups()
     names = _SUBLAYERS[stack]
     layer, sublayer = divmod(int(index), len(names))
     if (is_ff or (rest or "").startswith("to_q.")) and bool(is_ff) != (names[sublayer] == "ff"):
@@ -165,11 +165,11 @@ def _fields(weights: Weights, settings: Settings) -> dict[str, Any]:
     if len(swish) > 1:
         raise cannot_express("encoder and decoder differ in ff_swish")
     ends = {"pre": ".norm.", "post": ".post_norm.", "final": ".final_norm."}
-    found = []
+    places = []
     for wrapper in _WRAPPERS.values():
         own = [key for key in weights if key.startswith(f"{wrapper}.attn_layers.")]
-        found.append({place for place, end in ends.items() if any(end in key for key in own)})
-    encoder, decoder = found
+        places.append({place for place, end in ends.items() if any(end in key for key in own)})
+    encoder, decoder = places
     if encoder != decoder or {"pre", "post"} <= encoder:
         raise cannot_express(
             f"the norms are {sorted(encoder)} in the encoder and {sorted(decoder)} in the decoder (pre_norm, "
