@@ -245,8 +245,8 @@ def _fill_attention(spec: Any, attention: Any, norm: nn.LayerNorm, num_fused: in
     key_width, value_width = attention.head_dim, attention.value_head_dim
     width = max(key_width, value_width)
     projections = ((attention.q_proj, key_width), (attention.k_proj, key_width), (attention.v_proj, value_width))
-    weights = [_pad_heads(each.weight, own, width) for each, own in projections]
-    biases = [None if each.bias is None else _pad_heads(each.bias, own, width) for each, own in projections]
+    weights = [_pad_heads(linear.weight, own, width) for linear, own in projections]
+    biases = [None if linear.bias is None else _pad_heads(linear.bias, own, width) for linear, own in projections]
     parts = {3: [slice(0, 3)], 2: [slice(0, 1), slice(1, 3)]}[num_fused]
     for linear_spec, part in zip(spec.linear, parts, strict=False):
         _fill_linear(linear_spec, weights[part], biases[part])
@@ -278,7 +278,6 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _fill_config(settings: Any, config: VanillaTransformerConfig, target: list[str], num_positions: int) -> None:
-    """Fill CTranslate2's config.json."""
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     start = config.decoder_start_token_id
     settings.decoder_start_token = target[start]  # type: ignore[index]  # `check_supported` excludes None

@@ -68,7 +68,7 @@ class EncoderGraph(VanillaTransformerPreTrainedModel):
         states = self.encoder(input_ids, attention_mask).last_hidden_state
         attentions: Any = self.attentions
         pairs = [attention._keys_values(states, states, None) for attention in attentions]
-        keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))
+        keys, values = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
         return ModelOutput(cross_keys=keys, cross_values=values)
 
 
