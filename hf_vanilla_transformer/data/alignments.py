@@ -111,11 +111,11 @@ def alignment_error_rate(
 
     For each pair, A are the links found, S the sure gold links and P the possible ones; S need not be repeated in P.
     """
-    found = total = 0
+    matched = total = 0
     for links, must, may in zip(alignments, sure, possible, strict=True):
         own, must = set(links), set(must)
-        found += len(own & must) + len(own & (must | set(may)))
+        matched += len(own & must) + len(own & (must | set(may)))
         total += len(own) + len(must)
     if not total:
         raise ValueError("without links the error rate is undefined; pass gold alignments with sure links")
-    return 1 - found / total
+    return 1 - matched / total

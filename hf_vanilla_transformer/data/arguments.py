@@ -26,9 +26,9 @@ RATIO_SLACK = 4
 
 def refuse_empty_strings(arguments: Any) -> None:
     """Raise a DataError for a dataclass field set to "", as from an unset shell variable."""
-    for each in fields(arguments):
-        if getattr(arguments, each.name) == "":
-            raise DataError(f"`{each.name}` is empty; give a value or leave it out")
+    for field in fields(arguments):
+        if getattr(arguments, field.name) == "":
+            raise DataError(f"`{field.name}` is empty; give a value or leave it out")
 
 
 @dataclass
@@ -178,9 +178,9 @@ class DataArguments:
         return [f"`{name}`" for name in names if getattr(self, name)]
 
     def _check_both_given(self, one: str, other: str) -> None:
-        for given, missing in ((one, other), (other, one)):
-            if getattr(self, given) is not None and getattr(self, missing) is None:
-                raise DataError(f"`{given}` is given without `{missing}`; give both or neither")
+        for name, missing in ((one, other), (other, one)):
+            if getattr(self, name) is not None and getattr(self, missing) is None:
+                raise DataError(f"`{name}` is given without `{missing}`; give both or neither")
 
     def _check_corpora(self) -> None:
         self._check_both_given("monolingual_target", "reverse_model")
@@ -200,7 +200,7 @@ class DataArguments:
             raise DataError(f"`{name}` {size:g} is neither a fraction below 1 nor a number of pairs")
 
 
-def _check_at_most_one(given: Iterable[str]) -> None:
-    names = list(given)
+def _check_at_most_one(names: Iterable[str]) -> None:
+    names = list(names)
     if len(names) > 1:
         raise DataError(f"{' and '.join(names)} are both given; keep one of them")

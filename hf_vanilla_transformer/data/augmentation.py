@@ -171,8 +171,8 @@ def _insert_items(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _
     before = len(PLACEHOLDER.findall(pair.source))
     for i in range(min(draw.randint(1, MAX_INSERTED), len(PLACEHOLDERS) - before)):
         pair = _with_item(pair, f"⟦{len(PLACEHOLDERS) + 1 + i}⟧", draw)
-    found = dict.fromkeys(match[0] for match in PLACEHOLDER.finditer(pair.source))
-    numbered = dict(zip(found, PLACEHOLDERS, strict=False))
+    placeholders = dict.fromkeys(match[0] for match in PLACEHOLDER.finditer(pair.source))
+    numbered = dict(zip(placeholders, PLACEHOLDERS, strict=False))
     source, target = (
         PLACEHOLDER.sub(lambda match: numbered.get(match[0], match[0]), text) for text in (pair.source, pair.target)
     )

@@ -234,7 +234,7 @@ class EpochRows:
             return rows[:0]
         begin, end = epoch * number, (epoch + 1) * number
         first, last = begin // len(rows), -(-end // len(rows))
-        passes = [np.random.default_rng([self.seed, part, each]).permutation(rows) for each in range(first, last)]
+        passes = [np.random.default_rng([self.seed, part, i]).permutation(rows) for i in range(first, last)]
         return np.concatenate(passes)[begin - first * len(rows) : end - first * len(rows)]
 
 

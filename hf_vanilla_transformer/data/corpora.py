@@ -98,9 +98,9 @@ class Corpora:
             self._check_languages([part for part in trained if part.weight])
         return parts
 
-    def number(self, part: Part) -> int:
+    def index(self, part: Part) -> int:
         """Return the index of the first untagged part in the same direction, for evaluation."""
-        return [(each.direction, each.tag) for each in self.parts].index((part.direction, None))
+        return [(other.direction, other.tag) for other in self.parts].index((part.direction, None))
 
     def _evaluated(self) -> Iterator[tuple[Corpus, Part]]:
         for split in SPLITS:
@@ -156,7 +156,7 @@ def corpora_of(arguments: DataArguments) -> Corpora:
         if is_set or arguments.files(split):
             weight = arguments.train_weight if split == "train" else 1.0
             entries[split].insert(0, Corpus(_text_of_split(arguments, split), weight=weight))
-    return Corpora({split: found for split, found in entries.items() if found}, listed.temperature)
+    return Corpora({split: corpora for split, corpora in entries.items() if corpora}, listed.temperature)
 
 
 def _text_of_split(arguments: DataArguments, split: str) -> DataArguments:
@@ -278,7 +278,7 @@ _VALUES: dict[str, Callable[[Any, str], Any]] = {
 def with_entry(arguments: DataArguments, path: str | Path, **entry: Any) -> DataArguments:
     """Write the corpus list as JSON with `entry` added, if it is new, and return arguments that use it."""
     content = yaml.load(Path(arguments.corpora).read_text("utf-8"), yaml.BaseLoader) if arguments.corpora else {}
-    content["corpora"] = [*(each for each in content.get("corpora", []) if each != entry), entry]
+    content["corpora"] = [*(other for other in content.get("corpora", []) if other != entry), entry]
     text = f"{json.dumps(content, indent=2, ensure_ascii=False)}\n".encode()
     if not (Path(path).is_file() and Path(path).read_bytes() == text):
         with atomic_write(path) as file:

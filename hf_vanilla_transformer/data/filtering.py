@@ -12,7 +12,7 @@ import datasets
 from ..errors import DataError, did_you_mean
 from ..files import LINE_ENDS_TO_SPACES, atomic_write
 from ..text.languages import is_known, odds_against
-from .inspection import SIDES, CorpusStatistics, Pair, SeenPairs, sample_of
+from .inspection import SIDES, CorpusStatistics, SeenPairs, TextPair, sample_of
 from .reading import iterate_pairs
 
 REPEATED, LANGUAGE = "repeated", "language"
@@ -99,7 +99,7 @@ class _Judge:
         self._filter_of = {kind: name for name in filters for kind in FILTERS[name]}
         self._seen = SeenPairs() if REPEATED in filters else None
 
-    def __call__(self, pair: Pair) -> str | None:
+    def __call__(self, pair: TextPair) -> str | None:
         if self._seen and self._seen(pair):
             return REPEATED
         for kind in self._statistics.kinds_of(pair):

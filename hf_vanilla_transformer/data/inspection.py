@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from .encoding import encode_pairs
 from .reading import PAIR_FEATURES, iterate_pairs
 
-Pair = Mapping[str, str]
+TextPair = Mapping[str, str]
 
 SIDES = tuple(PAIR_FEATURES)
 
@@ -70,7 +70,7 @@ class Finding(NamedTuple):
     kind: str
     number: int
     of: int
-    examples: list[tuple[str, Pair]]
+    examples: list[tuple[str, TextPair]]
 
     def __str__(self) -> str:
         return f"{self.number} of {self.of} pairs ({self.number / self.of:.1%}) have {KINDS[self.kind][0]}"
@@ -81,7 +81,7 @@ class Finding(NamedTuple):
 
 
 def inspect_pairs(
-    read: Callable[[], Iterable[tuple[str, Pair]]],
+    read: Callable[[], Iterable[tuple[str, TextPair]]],
     tokenizer: PreTrainedTokenizerBase | None = None,
     examples: int = 0,
 ) -> tuple[int, list[Finding]]:
@@ -91,9 +91,9 @@ def inspect_pairs(
     in the order of `KINDS` with up to `examples` pairs each. Unknown tokens are counted only with a tokenizer.
     """
     sample = [pair for _, pair in _thinned(read(), SAMPLE)]
-    statistics, languages = CorpusStatistics(sample), _side_languages(sample)
+    statistics, typical = CorpusStatistics(sample), _typical_words(sample)
     counts: Counter[str] = Counter()
-    shown: dict[str, list[tuple[str, Pair]]] = {kind: [] for kind in KINDS}
+    shown: dict[str, list[tuple[str, TextPair]]] = {kind: [] for kind in KINDS}
     seen = SeenPairs()
     number, pairs = 0, iter(read())
     while batch := list(islice(pairs, BATCH)):
@@ -101,7 +101,7 @@ def inspect_pairs(
         for (place, pair), more in zip(batch, unknown, strict=True):
             kinds = [*statistics.kinds_of(pair)]
             if not {"empty", "equal"}.intersection(kinds):
-                kinds += [f"{side}_language" for side, each in languages.items() if each.is_other(pair[side])]
+                kinds += [f"{side}_language" for side, words in typical.items() if words.is_other(pair[side])]
             kinds += ["repeated"] * seen(pair)
             for kind in (*kinds, *more):
                 counts[kind] += 1
@@ -114,12 +114,12 @@ def inspect_pairs(
 def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Finding]:
     """Return the findings that make a dataset or stream odd, from a sample of it."""
     sample = sample_of(pairs)
-    _, found = inspect_pairs(lambda: (("", pair) for pair in sample))
+    _, findings = inspect_pairs(lambda: (("", pair) for pair in sample))
     if tokenizer is not None:
         tokenized = sample[:: _step(len(sample), TOKENIZED_SAMPLE)]
         unknown = Counter(kind for kinds in _unknown(tokenizer, tokenized) for kind in kinds)
-        found += [Finding(kind, count, len(tokenized), []) for kind, count in unknown.items()]
-    return [each for each in found if each.makes_corpus_odd]
+        findings += [Finding(kind, count, len(tokenized), []) for kind, count in unknown.items()]
+    return [finding for finding in findings if finding.makes_corpus_odd]
 
 
 def sample_of(pairs: Any) -> list[dict[str, str]]:
@@ -147,15 +147,15 @@ def _thinned(items: Iterable[Any], size: int) -> list[Any]:
 class CorpusStatistics:
     """Usual scripts and length ratio of a corpus, estimated from a sample of its pairs."""
 
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._scripts = {side: _most_common(_script(pair[side]) for pair in pairs) for side in SIDES}
+    def __init__(self, pairs: Sequence[TextPair]) -> None:
+        self._scripts = {side: _majority(_script(pair[side]) for pair in pairs) for side in SIDES}
         ratios = [_log_ratio(pair) for pair in pairs if all(pair[side].strip() for side in SIDES)]
         self._ratio = median(ratios) if ratios else 0.0
         # Half of a normal distribution lies within 0.6745 standard deviations.
         deviation = median(abs(ratio - self._ratio) for ratio in ratios) / 0.6745 if ratios else 0.0
         self._max_log_ratio = max(MIN_LOG_RATIO, DEVIATIONS * deviation)
 
-    def kinds_of(self, pair: Pair) -> Iterator[str]:
+    def kinds_of(self, pair: TextPair) -> Iterator[str]:
         """Yield the kinds of `KINDS` that apply to a pair, judging by its characters."""
         source, target = (pair[side].strip() for side in SIDES)
         if "\r" in source or "\r" in target:
@@ -179,20 +179,20 @@ class SeenPairs:
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    def __call__(self, pair: Pair) -> bool:
+    def __call__(self, pair: TextPair) -> bool:
         number = len(self._seen)
         self._seen.add(hash(tuple(pair[side].strip() for side in SIDES)))
         return len(self._seen) == number
 
 
-def _side_languages(pairs: Sequence[Pair]) -> dict[str, _Languages]:
+def _typical_words(pairs: Sequence[TextPair]) -> dict[str, _TypicalWords]:
     """Return typical words by side, for each side with a language of its own."""
     counts = {side: Counter(word for pair in pairs for word in _words(pair[side])) for side in SIDES}
-    languages = {side: _Languages(counts[side], counts[other]) for side, other in (SIDES, SIDES[::-1])}
-    return {side: each for side, each in languages.items() if each.has_own(pair[side] for pair in pairs)}
+    typical = {side: _TypicalWords(counts[side], counts[other]) for side, other in (SIDES, SIDES[::-1])}
+    return {side: words for side, words in typical.items() if words.has_own(pair[side] for pair in pairs)}
 
 
-class _Languages:
+class _TypicalWords:
     """Frequent words that identify the language of a side and that of the other."""
 
     def __init__(self, counts: Counter[str], others: Counter[str]) -> None:
@@ -224,13 +224,13 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _log_ratio(pair: Pair) -> float:
+def _log_ratio(pair: TextPair) -> float:
     source, target = (len(pair[side].strip()) + RATIO_SLACK for side in SIDES)
     return math.log(target / source)
 
 
-def _most_common(values: Iterable[str | None]) -> str | None:
-    """Return the value of more than half, ignoring None; None if there is no majority."""
+def _majority(values: Iterable[str | None]) -> str | None:
+    """Return the majority value, ignoring None; None if there is no majority."""
     counts = Counter(filter(None, values))
     return next((value for value, count in counts.items() if 2 * count > counts.total()), None)
 
@@ -239,7 +239,7 @@ def _script(text: str) -> str | None:
     """Return the script of most letters, such as "LATIN"; None without letters or a majority."""
     if text.isascii():
         return "LATIN" if any(map(str.isalpha, text)) else None
-    return _most_common(map(_script_of, text))
+    return _majority(map(_script_of, text))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -250,15 +250,15 @@ def _script_of(character: str) -> str | None:
     return _EAST_ASIAN[0] if script in _EAST_ASIAN else script
 
 
-def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[Pair]) -> list[list[str]]:
+def _unknown(tokenizer: PreTrainedTokenizerBase | None, pairs: Sequence[TextPair]) -> list[list[str]]:
     """Return for each pair the kinds of those sides where more than half of the tokens are unknown."""
     if tokenizer is None or tokenizer.unk_token_id is None:
         return [[] for _ in pairs]
     encoded = encode_pairs(tokenizer, {side: [pair[side] for pair in pairs] for side in SIDES})
     kinds: list[list[str]] = [[] for _ in pairs]
     for side, column in zip(SIDES, ("input_ids", "labels"), strict=True):
-        for found, ids in zip(kinds, encoded[column], strict=True):
+        for pair_kinds, ids in zip(kinds, encoded[column], strict=True):
             # Without the end token.
             if 2 * ids.count(tokenizer.unk_token_id) > max(1, len(ids) - 1):
-                found.append(f"{side}_unknown")
+                pair_kinds.append(f"{side}_unknown")
     return kinds

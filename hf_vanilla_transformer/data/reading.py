@@ -50,7 +50,7 @@ _LOCALE = re.compile(r"[a-z]{2,3}[-_]([a-z]{2}|[a-z]{4})")
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _PairColumns:
     """Names of the source and target fields of a row, found by the rules of `DataArguments`."""
 
     source: str
@@ -61,7 +61,7 @@ class _Columns:
     code: str = CODE_FINGERPRINT
 
     @classmethod
-    def find(cls, row: Any, arguments: DataArguments, where: str) -> _Columns:
+    def find(cls, row: Any, arguments: DataArguments, where: str) -> _PairColumns:
         """Apply the rules to the first row of a file or split."""
         if not isinstance(row, Mapping):
             raise DataError(f"{where}: {type(row).__name__} instead of an object; write one object per line")
@@ -181,7 +181,7 @@ def _parquet_rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, di
     try:
         with pq.ParquetFile(path) as file:
             _check_unique(file.schema_arrow.names, path)
-            names = _Columns.find(_empty_row(file.schema_arrow), arguments, path).top_level
+            names = _PairColumns.find(_empty_row(file.schema_arrow), arguments, path).top_level
             batches = file.iter_batches(columns=names)
             rows = (cells for batch in batches for cells in zip(*map(batch.column, names), strict=True))
             for number, cells in enumerate(rows, start=1):
@@ -231,7 +231,7 @@ def located_pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[
         return
     columns = None
     for where, row in _rows(files[0], arguments):
-        columns = columns or _Columns.find(row, arguments, where)
+        columns = columns or _PairColumns.find(row, arguments, where)
         yield where.removeprefix(f"{files[0]}, "), columns.pair(row, where)
     if columns is None:
         raise DataError(f"{files[0]}: no pairs in it; check the path")
@@ -347,7 +347,7 @@ def _select_pairs(dataset: Any, arguments: DataArguments, where: str) -> Any:
         first = next(iter(dataset), None)
     if first is None:
         raise DataError(f"{where}: no pairs in it; choose another dataset or split")
-    columns = _Columns.find(first, arguments, f"{where}, row 1")
+    columns = _PairColumns.find(first, arguments, f"{where}, row 1")
 
     def select(batch: dict[str, list[Any]], indices: list[int]) -> dict[str, list[str]]:
         rows = (dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True))

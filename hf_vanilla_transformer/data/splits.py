@@ -101,7 +101,7 @@ def _located(pairs: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
     return ((f"row {number}", pair) for number, pair in enumerate(iterate_pairs(pairs), start=1))
 
 
-_Found = list[tuple[Corpus, Any]]
+_Loaded = list[tuple[Corpus, Any]]
 """Corpora of a split with their pairs."""
 
 
@@ -134,50 +134,50 @@ class _Loader:
 
     def splits(self) -> dict[str, Any]:
         """Return the pairs of all splits, including held-out ones."""
-        found: dict[str, _Found] = {split: [] for split in SPLITS}
+        loaded: dict[str, _Loaded] = {split: [] for split in SPLITS}
         for split, entries in self.corpora.entries.items():
             texts = ((corpus, self.read(corpus, split)) for corpus in entries)
-            found[split] = [(corpus, pairs) for corpus, pairs in texts if pairs is not None]
-        train = self._training_pairs(found)
+            loaded[split] = [(corpus, pairs) for corpus, pairs in texts if pairs is not None]
+        train = self._training_pairs(loaded)
         splits = {"train": self._joined(train)} if train else {}
         for split in SPLITS[1:]:
             evaluated = list[Any]()
-            for corpus, pairs in found[split]:
-                evaluated += self._directions(corpus, pairs, map(self.corpora.number, corpus.parts))
+            for corpus, pairs in loaded[split]:
+                evaluated += self._directions(corpus, pairs, map(self.corpora.index, corpus.parts))
             if evaluated:
                 splits[split] = _concatenated(evaluated)
         return splits
 
-    def _training_pairs(self, found: dict[str, _Found]) -> list[Any]:
-        """Return the training pairs of each part, and add held-out pairs to `found`."""
-        sizes, train, first_part = self._held_out_sizes(found), list[Any](), 0
-        for corpus, pairs in found["train"]:
+    def _training_pairs(self, loaded: dict[str, _Loaded]) -> list[Any]:
+        """Return the training pairs of each part, and add held-out pairs to `loaded`."""
+        sizes, train, first_part = self._held_out_sizes(loaded), list[Any](), 0
+        for corpus, pairs in loaded["train"]:
             pairs = self._prepared(corpus, pairs)
             if corpus.hold_out:
                 with _naming(corpus):
                     held_out, pairs = _hold_out(pairs, sizes, self.arguments)
                 for split, cut in held_out.items():
-                    found[split].append((corpus, cut))
+                    loaded[split].append((corpus, cut))
                 if (size := self.arguments.max_train_samples) is not None:
                     pairs = _sample(pairs, size, self.arguments)
             if corpus.weight > 0:
                 train += self._directions(corpus, pairs, range(first_part, first_part + len(corpus.parts)))
             first_part += len(corpus.parts)
-        if found["train"] and not train:
-            corpus, _ = found["train"][0]
+        if loaded["train"] and not train:
+            corpus, _ = loaded["train"][0]
             weight = f"{corpus.where}: `weight`" if corpus.where else "`train_weight`"
             raise DataError(f"{weight} 0 leaves nothing to train on; list other corpora, or set it above")
         return train
 
-    def _held_out_sizes(self, found: Mapping[str, _Found]) -> dict[str, float]:
+    def _held_out_sizes(self, loaded: Mapping[str, _Loaded]) -> dict[str, float]:
         """Return the requested size of each split that is not given."""
         wanted = {split: getattr(self.arguments, f"{split}_split_size") for split in SPLITS[1:]}
         wanted = {split: size for split, size in wanted.items() if size is not None}
         for split in wanted:
-            if listed := [corpus for corpus, _ in found[split] if corpus.where]:
+            if listed := [corpus for corpus, _ in loaded[split] if corpus.where]:
                 raise DataError(f"{listed[0].where}: {split} pairs are listed; leave `{split}_split_size` out")
-        sizes = {split: size for split, size in wanted.items() if not found[split]}
-        if sizes and not found["train"]:
+        sizes = {split: size for split, size in wanted.items() if not loaded[split]}
+        if sizes and not loaded["train"]:
             raise DataError(f"`{next(iter(sizes))}_split_size` needs training pairs to split; give a training file")
         return sizes
 
@@ -209,12 +209,12 @@ class _Loader:
             # Yields nothing for a name on the Hub.
             yield from Path(corpus.text.dataset_name).rglob("*") if corpus.text.dataset_name else ()
 
-    def _directions(self, corpus: Corpus, pairs: Any, numbers: Iterable[int]) -> list[Any]:
+    def _directions(self, corpus: Corpus, pairs: Any, indices: Iterable[int]) -> list[Any]:
         """Return the pairs in each direction, with `PART_COLUMN` if there are several parts."""
         directions = [pairs, _exchanged(pairs)] if corpus.both_directions else [pairs]
         if len(self.parts) == 1:
             return directions
-        return [_numbered(each, number) for each, number in zip(directions, numbers, strict=True)]
+        return [_with_part_index(direction, index) for direction, index in zip(directions, indices, strict=True)]
 
     def _joined(self, train: list[Any]) -> Any:
         if not self.arguments.streaming or len(train) == 1:
@@ -236,16 +236,16 @@ def _exchange(batch: dict[str, list[str]]) -> dict[str, list[str]]:
     return {"source": batch["target"], "target": batch["source"]}
 
 
-def _numbered(pairs: Any, number: int) -> Any:
+def _with_part_index(pairs: Any, index: int) -> Any:
     if isinstance(pairs, datasets.Dataset):
-        column = pa.array(np.full(len(pairs), number, np.int32))
+        column = pa.array(np.full(len(pairs), index, np.int32))
         return pairs.add_column(PART_COLUMN, column, feature=datasets.Value("int32"))
     features = datasets.Features({**PAIR_FEATURES, PART_COLUMN: datasets.Value("int32")})
-    return pairs.map(_with_number, batched=True, fn_kwargs={"number": number}, features=features)
+    return pairs.map(_add_part_index, batched=True, fn_kwargs={"index": index}, features=features)
 
 
-def _with_number(batch: dict[str, list[str]], number: int) -> dict[str, list[Any]]:
-    return {**batch, PART_COLUMN: [number] * len(batch["source"])}
+def _add_part_index(batch: dict[str, list[str]], index: int) -> dict[str, list[Any]]:
+    return {**batch, PART_COLUMN: [index] * len(batch["source"])}
 
 
 def _concatenated(parts: list[Any]) -> Any:

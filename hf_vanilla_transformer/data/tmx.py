@@ -92,8 +92,8 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
             f"{path}, line {number}: entity declarations are not allowed ({type(error).__name__}); remove them"
         ) from None
     if is_empty and languages:
-        if not (found := ", ".join(sorted(languages - {""}))[:200]):
+        if not (listed := ", ".join(sorted(languages - {""}))[:200]):
             raise DataError(f"{path}: its units name no languages; set xml:lang in each <tuv>")
         raise DataError(
-            f"{path}: no unit has {source_lang} and {target_lang}, only {found}; set `source_lang` and `target_lang`"
+            f"{path}: no unit has {source_lang} and {target_lang}, only {listed}; set `source_lang` and `target_lang`"
         )

@@ -79,7 +79,7 @@ class _Candidates:
 
     @classmethod
     def of(cls, sources: Sequence[Sentence], targets: Sequence[Sentence], num_targets: int) -> "_Candidates":
-        source_lengths, target_lengths = (np.array([len(each) for each in side]) for side in (sources, targets))
+        source_lengths, target_lengths = (np.array([len(ids) for ids in side]) for side in (sources, targets))
         words = np.concatenate([np.concatenate([[NULL], source]) for source in sources])
         firsts = np.cumsum(source_lengths + 1) - source_lengths - 1
         # By target word
@@ -122,7 +122,7 @@ def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar
             yield part, _Candidates.of([sources[i] for i in part], [targets[i] for i in part], num_targets)
 
     sample = [candidates for _, candidates in chunks(1 + len(sources) // MAX_ESTIMATION_PAIRS)]
-    model = _Model.of(sample, num_targets, bar)
+    model = _AlignmentModel.of(sample, num_targets, bar)
     positions = [np.full(len(target), -1) for target in targets]
     for rows, candidates in chunks(1):
         best = model.best(candidates)
@@ -134,7 +134,7 @@ def _align_one_way(sources: Sequence[Sentence], targets: Sequence[Sentence], bar
 
 
 @dataclass
-class _Model:
+class _AlignmentModel:
     """Translation probabilities in one direction."""
 
     # Ids of source and target word of each translation seen, as in `_Candidates.keys`; sorted.
@@ -143,7 +143,7 @@ class _Model:
     probabilities: np.ndarray
 
     @classmethod
-    def of(cls, parts: Sequence[_Candidates], num_targets: int, bar: tqdm) -> "_Model":
+    def of(cls, parts: Sequence[_Candidates], num_targets: int, bar: tqdm) -> "_AlignmentModel":
         keys = np.unique(np.concatenate([np.unique(part.keys) for part in parts] or [np.empty(0, np.int64)]))
         model = cls(keys, np.ones(len(keys)))
         # Index of each candidate's translation

@@ -20,6 +20,6 @@ def test_caches_depend_on_the_code_that_reads(tmp_path, module, words):
     # The arguments of `Dataset.map`.
     for one, other in (
         (encoding._Encoder(words, LIMITS, False), encoding._Encoder(words, LIMITS, False, changed)),
-        (reading._Columns("a", "b"), reading._Columns("a", "b", code=changed)),
+        (reading._PairColumns("a", "b"), reading._PairColumns("a", "b", code=changed)),
     ):
         assert Hasher.hash(one) != Hasher.hash(other)

@@ -271,7 +271,7 @@ def test_headerless_corpus(shared_data):
 def test_text_that_other_code_has_read_is_read_again(tmp_path, monkeypatch):
     arguments = DataArguments(train_file=write(tmp_path / "x.tsv", tsv(PAIRS)))
     assert rows(load_parallel_text(arguments)["train"]) == PAIRS
-    monkeypatch.setattr(reading._Columns, "pair", lambda self, row, where: {"source": "new", "target": "reader"})
+    monkeypatch.setattr(reading._PairColumns, "pair", lambda self, row, where: {"source": "new", "target": "reader"})
     assert rows(load_parallel_text(arguments)["train"]) == PAIRS
     monkeypatch.setattr(reading, "CODE_FINGERPRINT", "another")
     assert rows(load_parallel_text(arguments)["train"]) == [("new", "reader")] * 3
