@@ -226,7 +226,7 @@ def check_required(matched: MatchedCheckpoint, inferred: Mapping[str, Any], over
 def merge_fields(
     matched: MatchedCheckpoint, inferred: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Merge fields: the caller's override inferred ones, except those that shapes fix, and both override defaults."""
+    """Merge fields: overrides win over inferred ones, except those that shapes fix, and both over defaults."""
     # Numbers of heads that are not in the settings were inferred from shapes.
     in_settings = {*_from_settings(matched), *matched.checkpoint.settings}
     heads_of_shapes = [name for name in HEAD_FIELDS if name not in in_settings]

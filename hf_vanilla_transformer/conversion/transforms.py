@@ -52,7 +52,7 @@ def block_diagonal(tensor: Tensor, d_model: int) -> Tensor:
 
 
 def block_diagonal_query(tensor: Tensor, d_model: int) -> Tensor:
-    """Repeat a shared query projection (d_k, d_k) likewise, for scores that are divided by sqrt(d), not sqrt(d_k)."""
+    """Like `block_diagonal`, for queries whose scores are divided by sqrt(d), not sqrt(d_k)."""
     if tensor.shape[0] == d_model:
         raise ValueError("a full-width projection does not determine d_k")
     return block_diagonal(tensor, d_model) * math.sqrt(tensor.shape[0] / d_model)

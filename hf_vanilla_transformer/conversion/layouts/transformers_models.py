@@ -43,7 +43,7 @@ def _unshare(weights: Weights, settings: Settings) -> dict[str, Tensor]:
 
 
 def _unshare_bart(weights: Weights, settings: Settings) -> dict[str, Tensor]:
-    """Copy shared embeddings likewise, unless untied stacks have their own."""
+    """Like `_unshare`, unless untied stacks have their own embeddings."""
     unshared = _unshare(weights, settings)
     if settings.get("tie_word_embeddings") is False and weights.keys() >= {*EMBEDDING_NAMES.values()}:
         unshared.pop("model.shared.weight", None)
