@@ -99,7 +99,7 @@ def _config_options(names: Iterable[str]) -> Iterator[None]:
         yield
     except ValueError as error:
         field = rf"`(?:(?:{'|'.join(own_fields())})=[^`]+|{'|'.join(map(re.escape, names)) or '(?!)'})`"
-        message = re.sub(rf"{field}(?: {field})*", lambda found: f"--config {found[0].replace('`', '')}", str(error))
+        message = re.sub(rf"{field}(?: {field})*", lambda match: f"--config {match[0].replace('`', '')}", str(error))
         raise ValueError(message) from error
 
 

@@ -73,6 +73,6 @@ def _choose_student(arguments: Namespace, tokenizer_fields: Sequence[str]) -> No
     if arguments.model_name_or_path is not None:
         return
     arguments.preset = arguments.preset or "student"
-    given = (getattr(arguments, name) for name in ("tokenizer_name_or_path", *tokenizer_fields))
-    if all(value in (None, False) for value in given):
+    options = (getattr(arguments, name) for name in ("tokenizer_name_or_path", *tokenizer_fields))
+    if all(value in (None, False) for value in options):
         arguments.tokenizer_name_or_path = arguments.model[0]

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ..files import atomic_write, check_output_file, read_lines
 from .options import SWITCH, Number, OneLineParser, importing
 
-Scores = dict[str, Any]
+SystemScores = dict[str, Any]
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
@@ -144,7 +144,7 @@ def _set_names(arguments: Namespace) -> list[str]:
     return [name for word in arguments.sets for name in word.split(",") if name]
 
 
-def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
+def _score(arguments: Namespace, data: _TestData) -> dict[str, SystemScores]:
     with importing():
         from ..training.metrics import METRIC_NAMES, compare_translations, translation_scores
     options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
@@ -153,7 +153,7 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, Scores]:
         from ..training.comet import comet_program, comet_scores
 
         comet_program()
-    scores: dict[str, Scores]
+    scores: dict[str, SystemScores]
     if arguments.significance:
         test: Any = {"test": arguments.significance, "num_samples": arguments.num_samples, "seed": arguments.seed}
         scores = compare_translations(data.systems, data.references, **test, **options)
@@ -174,18 +174,18 @@ def _tokenizer(arguments: Namespace) -> str:
     return arguments.tokenize or language_tokenizer((arguments.langpair or "").rpartition("-")[2])
 
 
-def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> Scores:
+def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, SystemScores]) -> SystemScores:
     """Return the content of the JSON file: the scores of one system, or a list of systems."""
-    test: Scores = {"segments": len(data.references)}
+    test: SystemScores = {"segments": len(data.references)}
     if arguments.sets:
         test |= {"sets": _set_names(arguments), "langpair": arguments.langpair}
     if len(scores) == 1:
         return {**next(iter(scores.values())), **test}
-    systems = [{"predictions": path, **each} for path, each in scores.items()]
+    systems = [{"predictions": path, **system} for path, system in scores.items()]
     return {**test, "significance": arguments.significance, "systems": systems}
 
 
-def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) -> list[str]:
+def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScores]) -> list[str]:
     """Return the paragraphs to print."""
     from ..training.metrics import METRIC_NAMES, bleu_fault
 
@@ -201,7 +201,7 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
     if len(scores) == 1:
         return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><"), *remarks]
     header = ("", *names.values())
-    rows = [(path, *(_shown(key, each) for key in names)) for path, each in scores.items()]
+    rows = [(path, *(_shown(key, system) for key in names)) for path, system in scores.items()]
     paragraphs = [_aligned([header, *rows], "<" + ">" * len(names))]
     if arguments.significance:
         paragraphs.append(f"{TESTS[arguments.significance]}, against {baseline}:")
@@ -209,21 +209,21 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, Scores]) ->
     return [*paragraphs, _aligned([(name, notes[key]) for key, name in names.items()], "<<"), *remarks]
 
 
-def _test_rows(names: dict[str, str], scores: dict[str, Scores]) -> Iterator[tuple[str, ...]]:
+def _test_rows(names: dict[str, str], scores: dict[str, SystemScores]) -> Iterator[tuple[str, ...]]:
     """Yield the rows of the significance table: for each metric, all systems."""
     yield "", "", "score", "95 % interval", "difference", "p"
     baseline = next(iter(scores))
     for key, name in names.items():
-        for path, each in scores.items():
+        for path, system in scores.items():
             difference, p_value = "", ""
             if path != baseline:
-                name, difference = "", f"{each[key] - scores[baseline][key]:+.2f}"
-                p_value = f"{each[f'{key}_p_value']:.4f}"
-            interval = f"{each[f'{key}_mean']:.2f} ± {each[f'{key}_ci']:.2f}"
-            yield name, path, _shown(key, each), interval, difference, p_value
+                name, difference = "", f"{system[key] - scores[baseline][key]:+.2f}"
+                p_value = f"{system[f'{key}_p_value']:.4f}"
+            interval = f"{system[f'{key}_mean']:.2f} ± {system[f'{key}_ci']:.2f}"
+            yield name, path, _shown(key, system), interval, difference, p_value
 
 
-def _shown(key: str, scores: Scores) -> str:
+def _shown(key: str, scores: SystemScores) -> str:
     # COMET scores range from about 0 to 1.
     return f"{scores[key]:.{4 if key == 'comet' else 2}f}"
 

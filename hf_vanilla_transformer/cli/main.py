@@ -91,8 +91,9 @@ def _dispatch(words: list[str], prog: str | None) -> None:
     if name in COMMANDS:
         _run(name, words[1:], prog or f"{PROGRAM} {name}")
     elif help_option([name]):
-        summaries = {each: (_module(each).__doc__ or "").partition("\n")[0] for each in COMMANDS}
-        print(USAGE.format(commands="\n".join(f"  {each:10}  {text}" for each, text in summaries.items())), end="")
+        summaries = {command: (_module(command).__doc__ or "").partition("\n")[0] for command in COMMANDS}
+        listing = "\n".join(f"  {command:10}  {text}" for command, text in summaries.items())
+        print(USAGE.format(commands=listing), end="")
     elif name == "--version":
         print(f"{PROGRAM} {__version__}")
     else:

@@ -212,7 +212,7 @@ def add_pair_files(parser: OneLineParser) -> Any:
 
 def add_options(parser: OneLineParser, group: Any, kind: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add dataclass fields to a group; `changes` maps field names to overrides of `add_argument` arguments."""
-    hints, wanted, declared = get_type_hints(kind), ranges(kind), {each.name: each for each in fields(kind)}
+    hints, wanted, declared = get_type_hints(kind), ranges(kind), {field.name: field for field in fields(kind)}
     for name in names:
         field = declared[name]
         # int for both int and int | None
@@ -262,7 +262,7 @@ def dataclass_parser(kinds: Iterable[Any], description: str | None) -> OneLinePa
 def parse_dataclasses(kinds: Sequence[Any], arguments: argparse.Namespace) -> tuple[Any, ...]:
     """Build one object of each dataclass from parsed arguments."""
     values = vars(arguments)
-    return tuple(kind(**{each.name: values[each.name] for each in fields(kind) if each.init}) for kind in kinds)
+    return tuple(kind(**{field.name: values[field.name] for field in fields(kind) if field.init}) for kind in kinds)
 
 
 class Terminated(KeyboardInterrupt):

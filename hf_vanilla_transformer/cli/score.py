@@ -60,15 +60,15 @@ def run(arguments: Namespace) -> None:
             except ValueError as error:
                 # The error counts lines from the start of the chunk.
                 raise ValueError(f"after line {num_pairs}: {error}" if num_pairs else str(error)) from error
-            for source, target, each in zip(sources, targets, scores, strict=True):
-                line = f"{each.log_prob:.4f}\t{each.perplexity:.4f}"
+            for source, target, pair_score in zip(sources, targets, scores, strict=True):
+                line = f"{pair_score.log_prob:.4f}\t{pair_score.perplexity:.4f}"
                 if arguments.format == "json":
                     row = {"source": source, "target": target}
-                    row |= {name: getattr(each, name) for name in JSON_FIELDS}
+                    row |= {name: getattr(pair_score, name) for name in JSON_FIELDS}
                     line = json.dumps(row, ensure_ascii=False)
                 file.write(f"{line}\n".encode())
-                num_tokens += len(each.token_ids)
-                log_prob += each.log_prob
+                num_tokens += len(pair_score.token_ids)
+                log_prob += pair_score.log_prob
             file.flush()
             num_pairs += len(chunk)
         if not num_pairs:

@@ -71,10 +71,10 @@ def add_arguments(parser: OneLineParser) -> None:
 def add_main_options(parser: OneLineParser, title: str, kind: Any, names: Sequence[str]) -> None:
     """Add a group of options for the short help."""
     group = parser.add_argument_group(title)
-    for each in fields(kind):
-        if each.name in names:
-            metavar = "" if each.default is False else each.name.rpartition("_")[2].upper()
-            group.add_argument(f"--{each.name}", metavar=metavar, help=each.metadata["help"])
+    for field in fields(kind):
+        if field.name in names:
+            metavar = "" if field.default is False else field.name.rpartition("_")[2].upper()
+            group.add_argument(f"--{field.name}", metavar=metavar, help=field.metadata["help"])
 
 
 def _dataclasses() -> tuple[Any, ...]:
@@ -155,9 +155,9 @@ def training_arguments(arguments: Namespace) -> Iterator[tuple[Any, Any, Any]]:
 
 def _check_training_is_wanted(args: Any) -> None:
     """Refuse switches that make transformers' example scripts skip training: this command always trains."""
-    given = [f"--{name}" for name in ("do_eval", "do_predict") if getattr(args, name)]
-    if args.do_train is False or (given and not args.do_train):
-        switches = " and ".join(given) + " without --do_train" if given else "--do_train false"
+    flags = [f"--{name}" for name in ("do_eval", "do_predict") if getattr(args, name)]
+    if args.do_train is False or (flags and not args.do_train):
+        switches = " and ".join(flags) + " without --do_train" if flags else "--do_train false"
         raise ValueError(
             f"{switches}: this command always trains and then evaluates; add --do_train, or, for a trained model, use "
             "the commands translate and evaluate"

@@ -209,8 +209,8 @@ def _document_kind(arguments: Namespace) -> str | None:
         "--format json": arguments.format == "json",
         f"--num_hypotheses {arguments.num_hypotheses}": arguments.num_hypotheses > 1,
     }
-    if given := [option for option, is_given in refused.items() if is_given]:
-        raise ValueError(f"{given[0]} applies to lines of text, but {arguments.input[0]} is a document; leave it out")
+    if flags := [option for option, is_given in refused.items() if is_given]:
+        raise ValueError(f"{flags[0]} applies to lines of text, but {arguments.input[0]} is a document; leave it out")
     return kinds.pop()
 
 
@@ -235,7 +235,7 @@ def _answer(source: str, hypotheses: Sequence[Any], as_json: bool) -> str:
         return _json_line(source, hypotheses)
     if len(hypotheses) == 1:
         return _text_line(hypotheses[0])
-    return "\n".join(f"{each.score:8.3f}  {_text_line(each)}" for each in hypotheses)
+    return "\n".join(f"{hypothesis.score:8.3f}  {_text_line(hypothesis)}" for hypothesis in hypotheses)
 
 
 def _text_line(hypothesis: Any, counts: Counter[str] | None = None) -> str:
@@ -256,7 +256,7 @@ def _warn(counts: Counter[str]) -> None:
 
 
 def _json_line(source: str, hypotheses: Sequence[Any]) -> str:
-    rows = [{name: value for name, value in asdict(each).items() if value is not None} for each in hypotheses]
+    rows = [{name: value for name, value in row.items() if value is not None} for row in map(asdict, hypotheses)]
     return json.dumps({"source": source, "hypotheses": rows}, ensure_ascii=False)
 
 
