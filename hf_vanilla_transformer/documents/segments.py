@@ -2,12 +2,13 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..text.protection import PLACEHOLDER, Link
+from ..text.protection import PLACEHOLDER, Item, Link, ProtectedText, Span, takes_no_space
 
 
 class Tag(NamedTuple):
@@ -28,10 +29,6 @@ class Tag(NamedTuple):
     parent: int = -1
 
 
-# Punctuation never preceded by a space.
-CLOSING = frozenset(".,;:!?)]}’”»…%")
-
-
 @dataclass(frozen=True)
 class Segment:
     """A text to translate as a unit.
@@ -40,33 +37,36 @@ class Segment:
         text: Text without markup, with placeholders for untranslated parts such as code.
         tags: Inline tags, in the order in which they open.
         escape: Escapes text for the format of the document.
-        kept: Markup of the untranslated part for each placeholder.
+        items: Untranslated parts as markup, in order.
     """
 
     text: str
     tags: tuple[Tag, ...] = ()
     escape: Callable[[str], str] = field(default=str, repr=False, compare=False)
-    kept: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[Item, ...] = ()
 
     def fill(self, translation: str, links: Iterable[Link] | None = None) -> str:
         """Return the translation as markup, with the tags and untranslated parts.
 
-        An untranslated part replaces its placeholder, or goes to the end if the translation lost it. A pair of tags
-        encloses the words aligned with its source words; an empty tag goes before the word aligned with the source
-        word after it. Tags without links go to the same relative position.
+        Untranslated parts are placed by `ProtectedText.restore`. A pair of tags encloses the words aligned with its
+        source words; an empty tag goes before the word aligned with the source word after it. Tags without links go to
+        the same relative position.
         """
-        found = {match[0] for match in PLACEHOLDER.finditer(translation)}
-        translation = " ".join([translation, *(each for each in self.kept if each not in found)]).lstrip(" ")
+        # Markup replaces the placeholders only once the text around them is escaped.
+        placed = ProtectedText(self.text, tuple(item._replace(text=item.placeholder) for item in self.items))
+        translation, pairs = placed.restore(translation.lstrip(" "), links or ())
         if not self.tags:
             return self.markup(translation)
-        return _with_tags(self, translation, _Placement(self, translation, links or ()).spans())
+        return _with_tags(self, translation, _Placement(self, translation, pairs).spans())
 
     def markup(self, text: str) -> str:
         """Escape a part of the translation, and replace its placeholders with untranslated parts."""
-        return PLACEHOLDER.sub(lambda match: self.kept.get(match[0], match[0]), protect(self.escape(text)))
+        return PLACEHOLDER.sub(lambda match: self._kept.get(match[0], match[0]), protect(self.escape(text)))
 
+    @cached_property
+    def _kept(self) -> dict[str, str]:
+        return {item.placeholder: item.text for item in self.items}
 
-Span = tuple[int, int]
 
 # Maximum length of a part of a word to look for in the translation.
 MAX_PART = 100
@@ -78,7 +78,7 @@ LETTERS = "\U000f0000"
 
 
 def _with_letters(text: str) -> str:
-    return PLACEHOLDER.sub(lambda match: "".join(chr(ord(LETTERS) + ord(each)) for each in match[0]), text)
+    return PLACEHOLDER.sub(lambda match: "".join(chr(ord(LETTERS) + ord(mark)) for mark in match[0]), text)
 
 
 class _Words:
@@ -133,17 +133,18 @@ class _Placement:
             if 0 <= source < count and 0 <= target < last:
                 firsts[source], lasts[source] = min(firsts[source], target), max(lasts[source], target)
         self.first, self.last = _Extremes(firsts, min), _Extremes(lasts, max)
-        self.letters = list(accumulate((each.isalnum() or each > LETTERS for each in self.text), initial=0))
+        self.letters = list(accumulate((letter.isalnum() or letter > LETTERS for letter in self.text), initial=0))
 
     def _exact(self, links: Iterable[Link]) -> Iterator[Link]:
         """Yield links, with placeholders linked to themselves and, unless part of a longer word, to nothing else."""
         places = self.target.placeholders
-        yield from ((word, places[each]) for each, word in self.source.placeholders.items() if each in places)
+        yield from ((word, places[name]) for name, word in self.source.placeholders.items() if name in places)
         yield from (link for link in links if link[0] not in self.source.bare and link[1] not in self.target.bare)
 
     def spans(self) -> list[Span]:
         """Return the span of each tag, well nested: siblings do not overlap."""
-        spans = [self._pair(tag) if self._has_words(tag) else self._empty(tag) for tag in self.tags]
+        # A tag without words is empty.
+        spans = [self._pair(tag) if self._has_words(tag) else (self._place(tag.start),) * 2 for tag in self.tags]
         groups: dict[int, list[int]] = {}
         for index, tag in enumerate(self.tags):
             groups.setdefault(tag.parent, []).append(index)
@@ -200,12 +201,8 @@ class _Placement:
             start += 1
         return start, end
 
-    def _empty(self, tag: Tag) -> Span:
-        """Return the span of a tag that encloses no words."""
-        place = self._place(tag.start)
-        return place, place
-
     def _place(self, offset: int) -> int:
+        """Return the place of a tag that encloses no words."""
         if offset == 0:
             return 0
         if not self._has_letters(offset, len(self.text)):
@@ -299,8 +296,8 @@ def _with_spaces(markup: str, translation: str, place: int) -> str:
     tag = markup.strip(" ")
     if tag == markup:
         return tag
-    before, after = translation[place - 1 : place], translation[place : place + 1]
-    return " " * bool(before.strip()) + tag + " " * bool(after.strip() and after not in CLOSING)
+    before = translation[place - 1 : place]
+    return " " * bool(before.strip()) + tag + " " * (not takes_no_space(translation, place))
 
 
 # Slot of a text in markup: `\0`, a number, `\0`. A NUL of the document itself is doubled.

@@ -6,17 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import unescape
-from itertools import accumulate, chain, count, groupby, pairwise, starmap
+from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..text.protection import MESSAGES, PLACEHOLDER
-from .segments import CLOSING, Segment, Tag, protect, resolve, slot, unprotect
+from ..text.protection import NO_SPACE_BEFORE, PLACEHOLDER, Item, masked, messages, unused_placeholders
+from .segments import Segment, Tag, protect, resolve, slot, unprotect
 
 WHITE_SPACE = " \t\r\n\f"
-
-# A line, which goes on after an ICU message of several lines.
-_LINE = re.compile(rf"(?:{MESSAGES.pattern}|[^\n])*+(?:\n|\Z)")
 
 # A character as in markup: an entity, or a NUL, which is doubled.
 _UNIT = re.compile(r"&#?\w{1,32};?|\0\0|.", re.DOTALL)
@@ -86,7 +83,7 @@ class Piece(NamedTuple):
     def split(self, offsets: Sequence[int], escape: Callable[[str], str]) -> Iterator["Piece"]:
         """Yield the parts of the text between offsets: verbatim, or escaped if the markup cannot be cut there."""
         text = self.text or ""
-        places = {each: each for each in offsets} if self.markup == text else _places(self.markup, text)
+        places = {offset: offset for offset in offsets} if self.markup == text else _places(self.markup, text)
         for start, end in pairwise(offsets):
             is_whole = start in places and end in places
             markup = self.markup[places[start] : places[end]] if is_whole else protect(escape(text[start:end]))
@@ -99,7 +96,7 @@ def _places(markup: str, text: str) -> dict[int, int]:
     decoded = [unprotect(unescape(unit)) for unit in units]
     if "".join(decoded) != text:
         return {}
-    return dict(zip(*(accumulate(map(len, each), initial=0) for each in (decoded, units)), strict=True))
+    return dict(zip(*(accumulate(map(len, parts), initial=0) for parts in (decoded, units)), strict=True))
 
 
 class Template:
@@ -124,19 +121,18 @@ class Template:
         `markup` is the text as in the document, by default the escaped text.
         """
         markup = protect(escape(text)) if markup is None else markup
-        pieces = _with_messages_kept([Piece(markup, text)], escape)
-        kept = dict(zip(_placeholders(text), (piece.markup for piece in pieces if piece.is_kept), strict=False))
-        names = iter(kept)
-        read = "".join(next(names) if piece.is_kept else piece.text or "" for piece in pieces)
+        pieces = _numbered(_with_messages_kept([Piece(markup, text)], escape))
+        read = "".join(piece.text or "" for piece in pieces)
         core = read.strip()
         if not any(map(str.isalpha, core)):
             return markup
         head, _, tail = read.partition(core)
-        return head + self.slot(Segment(core, (), escape, kept)) + tail
+        return head + self.slot(_segment(core, (), pieces, escape)) + tail
 
     def text_lines(self, text: str) -> str:
-        """Return a text with a slot for each line."""
-        return "".join(self.text(match[0]) for match in _LINE.finditer(text))
+        """Return a text with a slot for each line; a line goes on after an ICU message of several lines."""
+        ends = accumulate(map(len, lines(masked(text, messages(text)))), initial=0)
+        return "".join(self.text(text[start:end]) for start, end in pairwise(ends))
 
     def paragraph(self, pieces: Sequence[Piece], escape: Callable[[str], str]) -> None:
         """Add a text with tags, in a segment for each line; lines without letters stay verbatim.
@@ -155,17 +151,14 @@ class Template:
             self.literal(*markup)
             return
         pairs = _partners(pieces)
-        with_text = [
-            i for i, piece in enumerate(pieces) if piece.is_kept or (piece.text and piece.text.strip(WHITE_SPACE))
-        ]
+        pieces = _numbered(pieces)
+        with_text = [i for i, piece in enumerate(pieces) if piece.text and piece.text.strip(WHITE_SPACE)]
         first, last = with_text[0], with_text[-1]
         begin = next((i for i in range(first) if first <= pairs.get(i, -1) <= last), first)
         end = next((i for i in range(len(pieces) - 1, last, -1) if begin <= pairs.get(i, -1) <= last), last)
-        builder = _Builder("".join(piece.text or "" for piece in pieces))
+        builder = _Builder()
         for index, piece in enumerate(pieces[begin : end + 1], start=begin):
-            if piece.is_kept:
-                builder.keep(piece.markup)
-            elif piece.text is not None:
+            if piece.text is not None:
                 builder.add_text(piece.text)
             elif index in pairs and pairs[index] < index:
                 builder.close(piece.markup)
@@ -179,7 +172,8 @@ class Template:
             for index, edge in ((begin, first), (end, last))
         )
         self.literal(*markup[:begin], head[: len(head) - len(head.lstrip(WHITE_SPACE))])
-        self.literal(self.slot(builder.segment(escape)), tail[len(tail.rstrip(WHITE_SPACE)) :], *markup[end + 1 :])
+        segment = _segment(*builder.result(), pieces, escape)
+        self.literal(self.slot(segment), tail[len(tail.rstrip(WHITE_SPACE)) :], *markup[end + 1 :])
 
     def document(self, tidy: Callable[[str], str] = str, finish: Callable[[str], str] = str) -> Document:
         """Return the document; `tidy` corrects the text of each segment, and `finish` the whole."""
@@ -195,7 +189,7 @@ def _with_messages_kept(pieces: Sequence[Piece], escape: Callable[[str], str]) -
     """Merge the pieces of each ICU message into one untranslated piece, unless a pair of tags crosses its ends."""
     texts = [" " if piece.text is None else piece.text for piece in pieces]
     # Starts and ends of messages, in turn: within one, the number of those before is odd.
-    bounds = [*chain.from_iterable(match.span() for match in MESSAGES.finditer("".join(texts)))]
+    bounds = [*chain.from_iterable(messages("".join(texts)))]
     if not bounds:
         return pieces
     groups: dict[int, dict[int, Piece]] = {}
@@ -203,7 +197,7 @@ def _with_messages_kept(pieces: Sequence[Piece], escape: Callable[[str], str]) -
     for index, (piece, text) in enumerate(zip(pieces, texts, strict=True)):
         start, end = end, end + len(text)
         low, high = bisect_right(bounds, start), bisect_left(bounds, end)
-        offsets = [0, *(each - start for each in bounds[low:high]), len(text)]
+        offsets = [0, *(bound - start for bound in bounds[low:high]), len(text)]
         parts = piece.split(offsets, escape) if low < high else (piece,)
         for number, part in enumerate(parts, start=low):
             groups.setdefault(number, {})[index] = part
@@ -217,7 +211,7 @@ def _with_messages_kept(pieces: Sequence[Piece], escape: Callable[[str], str]) -
 
 def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
     """Map each tag of a pair to its partner, by index; a tag without a partner is empty."""
-    found: dict[int, int] = {}
+    partners: dict[int, int] = {}
     opened: list[int] = []
     names: Counter[str | None] = Counter()
     for index, piece in enumerate(pieces):
@@ -230,28 +224,32 @@ def _partners(pieces: Sequence[Piece]) -> dict[int, int]:
                 names[pieces[partner].opens] -= 1
                 if pieces[partner].opens == piece.closes:
                     break
-            found[partner], found[index] = index, partner
-    return found
+            partners[partner], partners[index] = index, partner
+    return partners
 
 
 def has_only_messages(text: str) -> bool:
     """Whether a text has ICU messages, but no letters outside them."""
-    rest, count = MESSAGES.subn("", text)
-    return count > 0 and not any(map(str.isalpha, rest))
+    spans = messages(text)
+    return bool(spans) and not any(map(str.isalpha, masked(text, spans, " ")))
 
 
-def _placeholders(source: str) -> Iterator[str]:
-    """Return the placeholders that do not occur in a text, in order."""
-    used = {match[0] for match in PLACEHOLDER.finditer(source)}
-    return (each for each in map("⟦{}⟧".format, count(1)) if each not in used)
+def _numbered(pieces: Sequence[Piece]) -> list[Piece]:
+    """Give each untranslated part a placeholder as its text."""
+    names = unused_placeholders("".join(piece.text or "" for piece in pieces))
+    return [piece._replace(text=next(names)) if piece.is_kept else piece for piece in pieces]
+
+
+def _segment(text: str, tags: tuple[Tag, ...], pieces: Iterable[Piece], escape: Callable[[str], str]) -> Segment:
+    kept = {piece.text: piece.markup for piece in pieces if piece.is_kept}
+    matches = (match for match in PLACEHOLDER.finditer(text) if match[0] in kept)
+    return Segment(text, tags, escape, tuple(Item(kept[match[0]], match.start(), match[0], "") for match in matches))
 
 
 class _Builder:
-    """Builds a segment from text, tags and untranslated parts; placeholders found in `source` are not reused."""
+    """Builds the text and tags of a segment."""
 
-    def __init__(self, source: str) -> None:
-        self._kept: dict[str, str] = {}
-        self._placeholders = _placeholders(source)
+    def __init__(self) -> None:
         self._texts: list[str] = []
         self._length = 0
         # Start, end, opening, closing, parent.
@@ -272,11 +270,6 @@ class _Builder:
             elif tag := self._empty_tag_here():
                 tag[2] = f"{tag[2].rstrip(' ')} "
 
-    def keep(self, markup: str) -> None:
-        placeholder = next(self._placeholders)
-        self._kept[placeholder] = markup
-        self.add_text(placeholder)
-
     def open(self, markup: str) -> None:
         parent = self._open[-1] if self._open else -1
         self._open.append(len(self._tags))
@@ -285,18 +278,17 @@ class _Builder:
     def close(self, markup: str = "") -> None:
         number = self._open.pop()
         tag, merged = self._tags[number], self._tags[number : number + MAX_MERGED]
-        size = sum(len(each[2]) for each in merged)
+        size = sum(len(inner[2]) for inner in merged)
         if tag[0] == self._length and number + len(merged) == len(self._tags) and size < MAX_MARKUP:
             # A pair around nothing, or around empty tags, is an empty tag.
-            tag[2], markup = "".join(each[2] for each in merged) + markup, ""
+            tag[2], markup = "".join(inner[2] for inner in merged) + markup, ""
             del self._tags[number + 1 :]
         tag[1], tag[3] = self._length, markup
         self._only_tags_since = self._only_tags_since and not markup
 
-    def segment(self, escape: Callable[[str], str]) -> Segment:
+    def result(self) -> tuple[str, tuple[Tag, ...]]:
         text = "".join(self._texts).rstrip(WHITE_SPACE)
-        tags = ((min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
-        return Segment(text, tuple(starmap(Tag, tags)), escape, self._kept)
+        return text, tuple(Tag(min(tag[0], len(text)), min(tag[1], len(text)), *tag[2:]) for tag in self._tags)
 
     def _append(self, text: str) -> None:
         self._texts.append(text)
@@ -310,7 +302,7 @@ class _Builder:
     def _move_space(self, following: str) -> None:
         """Move the space before an empty tag into the tag if `following` takes no space before it, like a period."""
         tag = self._empty_tag_here()
-        if self._only_tags_since and tag and following in CLOSING and not tag[2].endswith(" "):
+        if self._only_tags_since and tag and following in NO_SPACE_BEFORE and not tag[2].endswith(" "):
             self._texts.pop()
             self._length -= 1
             for other in reversed(self._tags):

@@ -23,8 +23,8 @@ UNITS = ("trans-unit", "segment")
 # Inline elements with code, which is not translated, and those that stand for words of the sentence.
 CODE, WORDS = frozenset(("bpt", "ept", "it", "ph")), frozenset(("ph", "x"))
 # Opening and closing elements that form pairs, with the attributes that link them.
-OPENING = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
-CLOSING = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
+OPENING_TAGS = {"bpt": ("rid", "id"), "bx": ("rid", "id"), "sc": ("id",)}
+CLOSING_TAGS = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec": ("sc", ("startRef",))}
 # Elements that name the languages, with the attributes for source and target.
 LANGUAGES = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
 # States of a target whose text is replaced.
@@ -222,9 +222,9 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
         is_word = token.is_kept or attributes.get("translate") == "no" or attributes.get("mtype") == "protected"
         if (is_word or token.name in CODE) and token.opens >= token.closes:
             end = _end(tokens, index)
-            markup = "".join(each.markup for each in tokens[index:end])
+            markup = "".join(part.markup for part in tokens[index:end])
             if is_word:
-                has_words = any(each.name in WORDS or (each.text or "").strip() for each in tokens[index:end])
+                has_words = any(part.name in WORDS or (part.text or "").strip() for part in tokens[index:end])
                 pieces.append(Piece(markup, is_kept=has_words))
             else:
                 pieces.append(_tag(markup, token, opened[-1]))
@@ -246,7 +246,7 @@ def _end(tokens: Sequence[_Token], start: int) -> int:
         depth += tokens[index].opens - tokens[index].closes
         if depth < 0:
             return index
-        if depth == 0 and not all(each.is_kept for each in tokens[index : index + 2]):
+        if depth == 0 and not all(token.is_kept for token in tokens[index : index + 2]):
             return index + 1
     return len(tokens)
 
@@ -255,13 +255,13 @@ def _tag(markup: str, token: _Token, parent: int) -> Piece:
     """Return an inline element or one of its tags; its partner may be a separate element of the same parent."""
 
     def key(name: str, attributes: Sequence[str]) -> str:
-        number = next((token.attributes[each] for each in attributes if each in token.attributes), "")
+        number = next((token.attributes[name] for name in attributes if name in token.attributes), "")
         return f"{name} {parent} {number}"
 
-    if token.name in OPENING:
-        return Piece(markup, opens=key(token.name, OPENING[token.name]))
-    if token.name in CLOSING:
-        return Piece(markup, closes=key(*CLOSING[token.name]))
+    if token.name in OPENING_TAGS:
+        return Piece(markup, opens=key(token.name, OPENING_TAGS[token.name]))
+    if token.name in CLOSING_TAGS:
+        return Piece(markup, closes=key(*CLOSING_TAGS[token.name]))
     if token.name in CODE or token.opens == token.closes:
         # Line breaks, images and formatting have a type.
         return Piece(markup, is_kept=token.name in WORDS and not {"ctype", "type"} & {*token.attributes})

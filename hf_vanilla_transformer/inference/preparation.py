@@ -116,7 +116,7 @@ class Prepared:
             return self.source, [(i, i) for i in range(len(self.source.split()))]
         prefix = len(self.prefix.split())
         own = [(source - prefix, target) for source, target in links if source >= prefix]
-        return self.protected.restored(in_case(translation, self.case, self.target_lang), own)
+        return self.protected.restore(in_case(translation, self.case, self.target_lang), own)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ MIN_CAPITALS, CAPITAL_LIFT = 0.1, 10
 SPLIT_EVERY = 10
 
 # What may follow a mark that ends a sentence, and these marks.
-CLOSING, SENTENCE_ENDS = " \"'”’»)]」』）", tuple(".!?…。！？｡।။።։؟۔។\u037e")
+AFTER_SENTENCE, SENTENCE_ENDS = " \"'”’»)]」』）", tuple(".!?…。！？｡।။።։؟۔។\u037e")
 
 CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_]{2,}(?!\w)")
 REPEATED_SPACE = re.compile(r"\s\s|[^\S \n]|\A\s|\s\Z")
@@ -165,7 +165,7 @@ def begins_with_capital(text: str) -> bool:
 
 def ends_sentence(text: str) -> bool:
     """Whether a text ends in a mark that ends sentences, apart from quotes and brackets after it."""
-    return text.rstrip(CLOSING).endswith(SENTENCE_ENDS)
+    return text.rstrip(AFTER_SENTENCE).endswith(SENTENCE_ENDS)
 
 
 _PROPERTIES: dict[str, Callable[[str, str], bool]] = {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 from ..errors import DataError
@@ -93,11 +93,11 @@ LARGE_SCRIPTS = re.compile(r"(CJK|HANGUL|EGYPTIAN|TANGUT|YI)\b")
 # Brackets and quotes that are removed with an item that they enclose.
 ENCLOSING = frozenset(("()", "[]", "{}", '""', "''", "“”", "‘’", "«»"))
 
-# Characters never preceded by a space.
-CLOSING = (" ", *".,;:!?)]}’”»…")
+# Not %: German, French and Spanish write "50 %".
+NO_SPACE_BEFORE = frozenset(".,;:!?)]}’”»…")
 
 # Maximum number of characters after the last word that are compared with those of a translation.
-MAX_CLOSING = 100
+MAX_TAIL = 100
 
 # Scripts without spaces between words, matched against the start of a character's name.
 UNSPACED_SCRIPTS = re.compile(r"(HALFWIDTH )?(CJK|HIRAGANA|KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN)\b")
@@ -147,9 +147,10 @@ class ProtectedText:
 
     def missing(self, translation: str) -> list[Item]:
         """Return the items without a placeholder in a translation."""
-        return [item for item in self.items if not item.placeholder or item.placeholder not in translation]
+        present = {match[0] for match in PLACEHOLDER.finditer(translation)}
+        return [item for item in self.items if item.placeholder not in present]
 
-    def restored(self, translation: str, links: Iterable[Link] = ()) -> tuple[str, list[Link]]:
+    def restore(self, translation: str, links: Iterable[Link] = ()) -> tuple[str, list[Link]]:
         """Put every item into a translation of `text` once, and remove other placeholders.
 
         An item whose placeholder is missing goes after the target word linked to the nearest source word before it,
@@ -168,8 +169,8 @@ class ProtectedText:
             translation = translation.lstrip(" ")
         if self.items:
             translation, pairs = _with_edits(translation, self._restorations(translation, pairs), pairs)
-            sources = moved(self.text, self.source_edits())
-            pairs = [(index, target) for source, target in pairs if (index := sources[source]) is not None]
+            sources = moved(self.text, self.source_edits()) if pairs else {}
+            pairs = [(sources[source], target) for source, target in pairs if source in sources]
         return translation, pairs
 
     def _surplus(self, translation: str) -> list[Edit]:
@@ -182,7 +183,7 @@ class ProtectedText:
             else:
                 spans.append(match.span())
         return [
-            (start - (translation[:start][-1:] == " " and _closes(translation, end)), end, "")
+            (start - (translation[start - 1 : start] == " " and takes_no_space(translation, end)), end, "")
             for start, end in joined_spans(spans)
         ]
 
@@ -190,7 +191,7 @@ class ProtectedText:
         """Return the edits that put every item into a translation."""
         items = {item.placeholder: item for item in self.items if item.placeholder}
         edits = [
-            self._restored(translation, match.span(), items[match[0]])
+            self._restoration(translation, match.span(), items[match[0]])
             for match in PLACEHOLDER.finditer(translation)
             if match[0] in items
         ]
@@ -198,15 +199,15 @@ class ProtectedText:
         for item, place in self._places(translation, links):
             inserted.setdefault(place, []).append(item.text)
         edits += [(place, place, _with_gaps(translation, place, texts)) for place, texts in inserted.items()]
-        return sorted(edits)
+        return sorted(edit for edit in edits if translation[edit[0] : edit[1]] != edit[2])
 
-    def _restored(self, translation: str, span: Span, item: Item) -> Edit:
+    def _restoration(self, translation: str, span: Span, item: Item) -> Edit:
         """Return the edit that replaces a placeholder with its item, spaced as in the source."""
-        start, end = span
-        before, after = translation[:start][-1:].strip(), translation[end : end + 1]
-        source_before, source_after = self.text[: item.start][-1:], self.text[item.start + len(item.placeholder) :][:1]
-        first = " " * bool((before.isalnum() or before in ("⟧", *CLOSING)) and not source_before.strip())
-        last = " " * bool(after.isalnum() and not source_after.strip())
+        (start, end), stop = span, item.start + len(item.placeholder)
+        before, after = translation[start - 1 : start], translation[end : end + 1]
+        ends_word = before.isalnum() or before == "⟧" or before in NO_SPACE_BEFORE
+        first = " " * (ends_word and not self.text[item.start - 1 : item.start].strip())
+        last = " " * (after.isalnum() and not self.text[stop : stop + 1].strip())
         return start, end, first + item.text + last
 
     def _places(self, translation: str, links: Iterable[Link]) -> Iterator[tuple[Item, int]]:
@@ -215,27 +216,23 @@ class ProtectedText:
             return
         # Ends of words, before closing punctuation.
         ends = [match.end(1) for match in re.finditer(r"(\S*[\w⟧]|\S+)\S*", translation)]
-        targets: dict[int, int] = {}
-        for source, target in links:
-            targets[source] = max(target, targets.get(source, -1))
+        # The last target word of each linked source word.
+        targets = dict(sorted(links))
+        linked = [*targets]
         starts = [match.start() for match in re.finditer(r"\S+", self.text)]
-        # The target word of each source word or, if it has none, of the nearest one before it.
-        linked: list[int | None] = []
-        for word in range(len(starts)):
-            linked.append(targets.get(word, linked[-1] if linked else None))
-        end_of_words = max((i for i, each in enumerate(self.text, 1) if each.isalnum()), default=0)
+        end_of_words = max((i for i, character in enumerate(self.text, 1) if character.isalnum()), default=0)
         for item in missing:
             num_before, end = bisect_left(starts, item.start), item.start + len(item.placeholder)
             if not num_before or not ends:
                 yield item, 0
             elif end >= end_of_words:
                 # Only punctuation follows the item: put it before the same punctuation at the end of the translation.
-                after = self.text[end : end + MAX_CLOSING]
+                after = self.text[end : end + MAX_TAIL]
                 yield item, len(translation.rstrip(after) if after.strip() else translation)
             else:
-                last = linked[num_before - 1]
-                if last is None:
-                    last = round(num_before / len(starts) * len(ends)) - 1
+                num_linked = bisect_left(linked, num_before)
+                relative = round(num_before / len(starts) * len(ends)) - 1
+                last = targets[linked[num_linked - 1]] if num_linked else relative
                 yield item, ends[min(last, len(ends) - 1)] if last >= 0 else 0
 
 
@@ -248,37 +245,43 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return "".join([*pieces, text[last:]])
 
 
-def moved(text: str, edits: Sequence[Edit]) -> list[int | None]:
-    """Return the index of each word of a text after edits, None if it was removed; white space separates words."""
+def masked(text: str, spans: Iterable[Span], mark: str = "x") -> str:
+    """Replace each character of the spans, which may overlap, with a mark."""
+    return edited(text, [(start, end, mark * (end - start)) for start, end in joined_spans(spans)])
+
+
+def moved(text: str, edits: Sequence[Edit]) -> dict[int, int]:
+    """Map indices of the words of a text, except removed ones, to those after edits; white space separates words."""
     starts = [match.start() for match in re.finditer(r"\S+", edited(text, edits))]
-    numbers: list[int | None] = []
+    indices: dict[int, int] = {}
     shift = done = 0
-    for match in re.finditer(r"\S+", text):
+    for index, match in enumerate(re.finditer(r"\S+", text)):
         while done < len(edits) and edits[done][1] <= match.start():
             shift += len(edits[done][2]) - edits[done][1] + edits[done][0]
             done += 1
         start, end, replacement = edits[done] if done < len(edits) else (len(text), 0, "")
-        is_removed = start <= match.start() and match.end() <= end and not replacement
-        numbers.append(None if is_removed else max(0, bisect_right(starts, match.start() + shift) - 1))
-    return numbers
+        if replacement or match.start() < start or end < match.end():
+            indices[index] = max(0, bisect_right(starts, match.start() + shift) - 1)
+    return indices
 
 
-def _with_edits(translation: str, edits: Sequence[Edit], links: Iterable[Link]) -> tuple[str, list[Link]]:
+def _with_edits(translation: str, edits: Sequence[Edit], links: list[Link]) -> tuple[str, list[Link]]:
     """Apply edits to a translation and its links."""
-    targets = moved(translation, edits)
-    pairs = [(source, index) for source, target in links if (index := targets[target]) is not None]
-    return edited(translation, edits), pairs
+    if links and edits:
+        targets = moved(translation, edits)
+        links = [(source, targets[target]) for source, target in links if target in targets]
+    return edited(translation, edits), links
 
 
-def _closes(text: str, place: int) -> bool:
-    """Whether a text ends, or has a character never preceded by a space, at a position."""
-    return place == len(text) or text.startswith(CLOSING, place)
+def takes_no_space(text: str, place: int) -> bool:
+    """Whether no space belongs at a position of a text: at its end, before white space or before a closing mark."""
+    return place == len(text) or text[place].isspace() or text[place] in NO_SPACE_BEFORE
 
 
 def _with_gaps(text: str, place: int, items: Iterable[str]) -> str:
     """Join items with the spaces needed to insert them at a position in a text."""
     first = " " * bool(place and not text[place - 1].isspace())
-    return first + " ".join(items) + " " * (not _closes(text, place))
+    return first + " ".join(items) + " " * (not takes_no_space(text, place))
 
 
 class Protector:
@@ -320,14 +323,14 @@ class Protector:
                 at = bisect_left(starts, end)
                 if start < end and (at == 0 or earlier[at - 1][1] <= start):
                     own.append((start, end))
-        found = [(span, "") for span in own]
-        found += ((match.span(), match.lastgroup or "") for kind in self._kinds for match in kind.finditer(text))
+        items = [(span, "") for span in own]
+        items += ((match.span(), match.lastgroup or "") for kind in self._kinds for match in kind.finditer(text))
         if self._is_known is not None and not text.isascii():
             # Capitals are translated in lower case.
             read = text.lower() if text.isupper() else text
             unknown = _unknown(read if len(read) == len(text) else text, self._is_known)
-            found += ((span, "letters") for span in unknown)
-        return sorted(found)
+            items += ((span, "letters") for span in unknown)
+        return sorted(items)
 
 
 @lru_cache
@@ -343,33 +346,40 @@ def _compiled(kinds: frozenset[str]) -> tuple[re.Pattern[str], ...]:
 def _unknown(text: str, is_known: Callable[[str], bool]) -> Iterator[Span]:
     """Yield the spans of words with unknown letters and of other unknown characters; letter by letter if unspaced."""
     # Combining marks, such as accents, belong to the letters before them.
-    for match in re.finditer(r"\w+|[^\w\s]", "".join("a" if _is_mark(each) else each for each in text)):
-        unknown = [
-            i
-            for i, character in enumerate(text[slice(*match.span())], match.start())
-            if not (character.isascii() or is_known(character))
-        ]
+    letters = ("a" if unicodedata.category(letter).startswith("M") else letter for letter in text)
+    for match in re.finditer(r"\w+|[^\w\s]", "".join(letters)):
+        unknown = [i for i in range(*match.span()) if not (text[i].isascii() or is_known(text[i]))]
         if unknown and UNSPACED_SCRIPTS.match(unicodedata.name(text[unknown[0]], "")):
             yield from joined_spans([(i, i + 1) for i in unknown])
         elif unknown:
             yield match.span()
 
 
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
+def messages(text: str) -> list[Span]:
+    """Return the spans of the ICU messages in a text."""
+    return [match.span() for match in MESSAGES.finditer(text)]
 
 
-def with_placeholders(text: str, spans: Iterable[Span], placeholders: Sequence[str] = PLACEHOLDERS) -> ProtectedText:
+def unused_placeholders(text: str, placeholders: Iterable[str] | None = None) -> Iterator[str]:
+    """Yield those placeholders, by default all there are, that do not occur in a text."""
+    used = {match[0] for match in PLACEHOLDER.finditer(text)}
+    names = map("⟦{}⟧".format, count(1)) if placeholders is None else placeholders
+    return (name for name in names if name not in used)
+
+
+def with_placeholders(text: str, spans: Iterable[Span], placeholders: Iterable[str] = PLACEHOLDERS) -> ProtectedText:
     """Replace the first items of a sentence with placeholders, and remove the others; adjacent items are merged."""
     pieces: list[str] = []
     items: list[Item] = []
     end = length = 0
-    for (start, stop), (following, _) in pairwise([*joined_spans(spans), (len(text), 0)]):
-        placeholder = placeholders[len(items)] if len(items) < len(placeholders) else ""
+    joined = joined_spans(spans)
+    names = unused_placeholders(masked(text, joined), placeholders)
+    for (start, stop), (following, _) in pairwise([*joined, (len(text), 0)]):
+        placeholder = next(names, "")
         while not placeholder and end < start and stop < following and text[start - 1] + text[stop] in ENCLOSING:
             start, stop = start - 1, stop + 1
         whole = piece = text[end:start]
-        if not placeholder and _closes(text, stop):
+        if not placeholder and takes_no_space(text, stop):
             piece = piece.rstrip()
         pieces += [piece, placeholder]
         items.append(Item(text[start:stop], length + len(piece), placeholder, whole[len(piece) :]))

@@ -15,7 +15,7 @@ import sentencex
 
 from ..errors import lone_surrogate
 from .languages import base_code
-from .protection import LINK, MESSAGES
+from .protection import LINK, masked, messages
 
 # Where to cut a sentence that is too long: after punctuation within it, else at a space.
 CLAUSE_ENDS = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
@@ -44,8 +44,6 @@ _CONTINUATION = re.compile('(?<=[)）」』》〉”’"])[とっはがをにの
 
 # Khmer; but ។ល។ is "etc.".
 _KHMER_ENDS = re.compile("(?<!។ល)[។៕](?!ល។)")
-
-_UNSPLIT = re.compile(f"{LINK.pattern}|{MESSAGES.pattern}")
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,8 @@ def _after_bullets(text: str, bullets: bool) -> tuple[str, str]:
 def _segment(line: str, language: str) -> list[str]:
     """Split a line into sentences; return it whole if sentencex fails."""
     # sentencex ends no sentence after a link, in Khmer, or at an ellipsis, only at three dots.
-    masked = _masked(line)
-    spelled = _KHMER_ENDS.sub("。", masked).replace("…", "...")
+    words = _with_items_masked(line)
+    spelled = _KHMER_ENDS.sub("。", words).replace("…", "...")
     try:
         pieces: list[str] = sentencex.segment(language, spelled)
     except (KeyboardInterrupt, SystemExit):
@@ -144,10 +142,10 @@ def _segment(line: str, language: str) -> list[str]:
     # A panic of its Rust code, as for "B\u3000.A", is not an Exception.
     except BaseException:
         return [line]
-    places = [i for i, each in enumerate(masked) for _ in range(3 if each == "…" else 1)]
+    places = [i for i, character in enumerate(words) for _ in range(3 if character == "…" else 1)]
     ends = [places[end] for end in accumulate(map(len, pieces[:-1]))]
-    depths = _depths(masked) if ends else []
-    cuts = [end for end in ends if not depths[end] and not _CONTINUATION.match(masked, end)]
+    depths = _depths(words) if ends else []
+    cuts = [end for end in ends if not depths[end] and not _CONTINUATION.match(words, end)]
     return [line[start:end] for start, end in pairwise((0, *cuts, len(line)))]
 
 
@@ -167,7 +165,7 @@ def _enclosures(text: str) -> Iterator[tuple[int, int]]:
     for match in _PAIRED.finditer(text):
         mark, start = match[0], match.start()
         opening = _OPENING.get(mark, "")
-        if any(counts[each] for each in opening):
+        if any(map(counts.__getitem__, opening)):
             # Marks opened within the pair are never closed.
             while True:
                 other, place = opened.pop()
@@ -181,9 +179,9 @@ def _enclosures(text: str) -> Iterator[tuple[int, int]]:
             counts[mark] += 1
 
 
-def _masked(text: str) -> str:
+def _with_items_masked(text: str) -> str:
     """Replace links and ICU messages, which are not split, with letters."""
-    return _UNSPLIT.sub(lambda match: "x" * len(match[0]), text)
+    return masked(text, [*messages(text), *(match.span() for match in LINK.finditer(text))])
 
 
 def _layout(pieces: Iterable[str], bullets: bool = True) -> Layout:
@@ -203,10 +201,10 @@ def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) 
     """Halve a sentence until no piece has more than `limit` tokens by `measure`, between clauses if possible."""
     if len(sentence) < 2 or measure(sentence) <= limit:
         return [sentence]
-    middle, masked = len(sentence) / 2, _masked(sentence)
+    middle, words = len(sentence) / 2, _with_items_masked(sentence)
     # Prefer clause ends, in the middle half only; word ends count anywhere.
-    clauses = [end for end in _ends(CLAUSE_ENDS, masked) if middle / 2 < end < 1.5 * middle]
-    candidates = clauses or _ends(SPACES, masked) or [int(middle)]
+    clauses = [end for end in _ends(CLAUSE_ENDS, words) if middle / 2 < end < 1.5 * middle]
+    candidates = clauses or _ends(SPACES, words) or [int(middle)]
     place = min(candidates, key=lambda end: abs(end - middle))
     cut = partial(cut_long_sentence, limit=limit, measure=measure)
     return [*cut(sentence[:place]), *cut(sentence[place:])]

@@ -84,7 +84,11 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
             [(0, 3), (1, 2), (2, 1), (3, 0)],
             "<code>y ⟦1⟧</code> oder <b>(<code>x</code>)</b> starten.",
         ),
-        ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "⟦1⟧ los. <b><code>x</code></b> <kbd>y</kbd>"),
+        # Lost, doubled and unknown ones.
+        ("Run <b><code>x</code></b>, ⟦1⟧ <kbd>y</kbd>", "⟦1⟧ los.", [], "<b><code>x</code></b> ⟦1⟧ los. <kbd>y</kbd>"),
+        ("Run <code>x</code> now", "Jetzt los", [(0, 1), (2, 0)], "Jetzt los <code>x</code>"),
+        ("Run <code>x</code>, then stop.", "Los, dann Ende.", [(0, 0)], "Los <code>x</code>, dann Ende."),
+        ("Run <code>x</code> now", "Jetzt⟦1⟧ ⟦1⟧ los ⟦7⟧", [(7, 9)], "Jetzt <code>x</code> los"),
         ("H<sub>2</sub>O<sub>2</sub> is", "ist H2O2", [(0, 1), (1, 0)], "ist H<sub>2</sub>O<sub>2</sub>"),
         ("x<i><sup>2</sup></i>+y<sup>2</sup>", "x2+y2", [(0, 0)], "x<i><sup>2</sup></i>+y<sup>2</sup>"),
         ("<code>x</code><sub>1</sub> is", "ist ⟦1⟧1", [(0, 1), (1, 0)], "ist <code>x</code><sub>1</sub>"),
