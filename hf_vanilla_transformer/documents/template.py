@@ -10,7 +10,7 @@ from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..text.protection import NO_SPACE_BEFORE, PLACEHOLDER, Item, masked, messages, unused_placeholders
+from ..text.protection import NO_SPACE_BEFORE, PLACEHOLDER, Item, Link, masked, messages, unused_placeholders
 from .segments import Segment, Tag, protect, resolve, slot, unprotect
 
 WHITE_SPACE = " \t\r\n\f"
@@ -47,6 +47,11 @@ class Document:
 
     segments: tuple[Segment, ...]
     write: Callable[[Sequence[str]], str | bytes]
+
+    def fill(self, translations: Iterable[tuple[str, Iterable[Link] | None]]) -> str | bytes:
+        """Return the document with the translation of each segment, given with its word links, if known."""
+        pairs = zip(self.segments, translations, strict=True)
+        return self.render(segment.fill(*translation) for segment, translation in pairs)
 
     def render(self, filled: Iterable[str]) -> str | bytes:
         """Return the document with its segments replaced, in the type it was read from.

@@ -69,6 +69,7 @@ class Prepared:
         is_truncated: Whether the ids lack the end of the sentence.
         terms: Terms required in its translations.
         final_lang: The language to translate into from the second of `direction`, if that is only on the way.
+        is_aligned: Whether its translations are to have word alignments.
     """
 
     source: str
@@ -82,6 +83,7 @@ class Prepared:
     is_truncated: bool = False
     terms: Terms | None = None
     final_lang: str | None = None
+    is_aligned: bool = False
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from itertools import islice
+from itertools import islice, repeat
 from os import PathLike
 from re import Pattern
 from typing import Any, cast
@@ -91,7 +91,7 @@ def translate_lines(
     max_tokens: int = MAX_TOKENS,
     max_source_length: int | None = None,
     with_scores: bool = False,
-    with_alignments: bool = False,
+    with_alignments: bool | Iterable[bool] = False,
     chunk_size: int = CHUNK_SIZE,
     show_progress: bool = False,
     glossary: Glossary | None = None,
@@ -122,7 +122,7 @@ def translate_lines(
             scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
         max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
         with_scores: Whether to return scores.
-        with_alignments: Whether to return alignments, from `word_alignments`.
+        with_alignments: Whether to return alignments, from `word_alignments`; one for all lines, or one for each.
         chunk_size: Lines to hold and sort at a time.
         show_progress: Whether to show a progress bar on standard error.
         glossary: Terms with required translations: every hypothesis contains, as whole words, the translation of each
@@ -168,19 +168,20 @@ def translate_lines(
         max_tokens=max_tokens,
         max_source_length=max_source_length,
         with_scores=with_scores,
-        with_alignments=with_alignments,
+        with_alignments=with_alignments is not False,
         glossary=glossary,
         reranker=reranker,
         split_sentences=split_sentences,
         pivot=pivot,
         **options | generation_options,
     )
+    are_aligned = repeat(with_alignments) if isinstance(with_alignments, bool) else iter(with_alignments)
     counts = Counter[str]()
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                texts = translator.prepare(chunk, directions)
+                texts = translator.prepare(chunk, directions, islice(are_aligned, len(chunk)))
                 sentences = [sentence for text in texts for sentence in text.sentences]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(texts)
@@ -201,7 +202,7 @@ def translate_document(
 
     Args:
         translate: `translate_lines` bound to a model, its tokenizer and options. It is called with the texts of the
-            document, with `with_alignments` for those with inline tags, to move tags with their words.
+            document, and `with_alignments` for those with inline tags, to move tags with their words.
         document: Result of `open_document`.
         **options: Further options of `translate`.
 
@@ -211,14 +212,10 @@ def translate_document(
     Raises:
         ValueError: As for `translate_lines`.
     """
-    filled: dict[int, str] = {}
-    for has_tags in (False, True):
-        chosen = {i: segment for i, segment in enumerate(document.segments) if bool(segment.tags) is has_tags}
-        texts = [segment.text for segment in chosen.values()]
-        translations = translate(texts, with_alignments=has_tags, **options)
-        for (i, segment), (best, *_) in zip(chosen.items(), translations, strict=True):
-            filled[i] = segment.fill(best.text, best.alignment)
-    return document.render(filled[i] for i in range(len(filled)))
+    has_tags = [bool(segment.tags) for segment in document.segments]
+    texts = [segment.text for segment in document.segments]
+    rows = translate(texts, with_alignments=any(has_tags) and has_tags, **options)
+    return document.fill((best.text, best.alignment) for best, *_ in rows)
 
 
 def _warn(counts: Counter[str], limit: int | None) -> None:

@@ -102,7 +102,10 @@ class Translator:
         self.max_source_length = tightest_limit(max_source_length, position_limit(model.config))
 
     def prepare(
-        self, texts: Iterable[str | Layout], directions: Iterable[Direction | None] = repeat(None)
+        self,
+        texts: Iterable[str | Layout],
+        directions: Iterable[Direction | None] = repeat(None),
+        are_aligned: Iterable[bool] = repeat(True),
     ) -> list[PreparedText]:
         """Return each text as prepared sentences.
 
@@ -110,6 +113,7 @@ class Translator:
             texts: Texts, or texts already split into sentences.
             directions: Languages of each text, where sources have tags; None for the tokenizer's current ones. A
                 direction without training pairs is prepared for its way through another language.
+            are_aligned: Whether each text needs alignments, if the translator has them at all.
         """
         chosen = list(texts)
         routes = [_route(direction, self._pivot_for(direction)) for direction in islice(directions, len(chosen))]
@@ -121,14 +125,18 @@ class Translator:
             max_source_length=self.max_source_length,
         )
         return [
-            replace(text, sentences=self._completed(text.sentences, final_lang))
-            for text, (_, final_lang) in zip(prepared, routes, strict=True)
+            replace(text, sentences=self._with_outputs(text.sentences, final_lang, is_aligned))
+            for text, (_, final_lang), is_aligned in zip(prepared, routes, are_aligned, strict=False)
         ]
 
-    def _completed(self, sentences: Sequence[Prepared], final_lang: str | None) -> Sequence[Prepared]:
-        if final_lang:
-            return [replace(sentence, final_lang=final_lang) for sentence in sentences]
-        return self.decoder.with_terms(sentences)
+    def _with_outputs(
+        self, sentences: Sequence[Prepared], final_lang: str | None, is_aligned: bool
+    ) -> Sequence[Prepared]:
+        """Return sentences with what their translations must have."""
+        if final_lang or (self.with_alignments and is_aligned):
+            outputs: Any = {"final_lang": final_lang, "is_aligned": self.with_alignments and is_aligned}
+            sentences = [replace(sentence, **outputs) for sentence in sentences]
+        return sentences if final_lang else self.decoder.with_terms(sentences)
 
     def translate(self, sentences: Sequence[Prepared], bar: tqdm | None = None) -> list[list[Hypothesis]]:
         """Return the translations of prepared sentences, best first; through another language if so prepared."""
@@ -149,18 +157,13 @@ class Translator:
         self, sentences: Sequence[Prepared], firsts: Sequence[Hypothesis], bar: tqdm | None
     ) -> Iterator[list[Hypothesis]]:
         """Yield the translations of sentences from those of their first leg; scores are those of the second."""
-        directions: list[Any] = [(sentence.target_lang, sentence.final_lang) for sentence in sentences]
-        texts = self.preparation.prepare(
-            [first.text for first in firsts],
-            directions,
-            split=self.split_sentences,
-            max_source_length=self.max_source_length,
-        )
+        legs: list[Any] = [(sentence.target_lang, sentence.final_lang) for sentence in sentences]
+        texts = self.prepare([first.text for first in firsts], legs, [sentence.is_aligned for sentence in sentences])
         parts = [part for text in texts for part in text.sentences]
         if bar is not None and bar.total is not None:
             bar.total += len(parts)
         rows = iter(self.translate(parts, bar))
-        for text, first, (pivot, _) in zip(texts, firsts, directions, strict=True):
+        for text, first, (pivot, _) in zip(texts, firsts, legs, strict=True):
             hypotheses = self.join(text, islice(rows, len(text.sentences)))
             yield [_after(first, hypothesis, pivot) for hypothesis in hypotheses]
 
@@ -182,7 +185,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Turn what the model wrote for prepared sentences into translations of the original ones.
 
-        Without `with_alignments`, only sentences with an item to place are aligned.
+        Other sentences than those with `is_aligned` are aligned only to place an item.
         """
         pairs = [
             (sentence, hypothesis) for sentence, row in zip(sentences, hypotheses, strict=True) for hypothesis in row
@@ -196,7 +199,7 @@ class Translator:
         chosen = {
             i: pair
             for i, pair in enumerate(pairs)
-            if self.with_alignments or (self.tokenizer.is_fast and pair[0].needs_links(pair[1].text))
+            if pair[0].is_aligned or (self.tokenizer.is_fast and pair[0].needs_links(pair[1].text))
         }
         alignments = (
             word_alignments(
@@ -218,7 +221,7 @@ class Translator:
         remarks = {*(hypothesis.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
         remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
         return replace(
-            hypothesis, text=text, alignment=alignment if self.with_alignments else None, remarks=_sorted(remarks)
+            hypothesis, text=text, alignment=alignment if sentence.is_aligned else None, remarks=_sorted(remarks)
         )
 
 

@@ -87,11 +87,12 @@ class _Key(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """A text, split into sentences, and its languages."""
+    """A text, split into sentences, its languages, and whether it needs alignments."""
 
     layout: Layout
     source: str | None
     target: str | None
+    is_aligned: bool
 
 
 class ServedModel(Batcher):
@@ -162,10 +163,12 @@ class ServedModel(Batcher):
         source: str | None = None,
         target: str | None = None,
         split_sentences: SplitSentences = "never",
+        are_aligned: Iterable[bool] = repeat(True),
     ) -> list[TranslatedText]:
         """Translate texts in batches shared with other callers; canceling removes them from the queue.
 
-        Multilingual models need the languages. Sentences that are too long are cut.
+        Multilingual models need the languages. Sentences that are too long are cut. With alignments, `are_aligned`
+        tells which texts need them.
 
         Raises:
             InvalidRequest: An option is out of range, or the model does not support it.
@@ -176,7 +179,10 @@ class ServedModel(Batcher):
         # Check the options; without the glossary, as only the model's thread may tokenize its translations.
         self._translator(replace(key.options, glossary=None))
         layouts = [self.preparation.split(text, split_sentences, source) for text in texts]
-        inputs = [_Input(layout, source, target) for layout in layouts]
+        inputs = [
+            _Input(layout, source, target, is_aligned)
+            for layout, is_aligned in zip(layouts, are_aligned, strict=False)
+        ]
         num_sentences = sum(len(layout.sentences) for layout in layouts)
         results = await asyncio.wrap_future(self.submit(inputs, key, num_sentences))
         return [TranslatedText(*result) for result in results]
@@ -193,11 +199,11 @@ class ServedModel(Batcher):
         """Return texts as prepared sentences; raise InvalidRequest if the glossary is not supported."""
         if self._is_set_to_languages:
             set_languages(self.tokenizer, *key.languages)
-        layouts, sources, targets = zip(*inputs, strict=True)
+        layouts, sources, targets, are_aligned = zip(*inputs, strict=True)
         directions: Iterable[Direction | None] = repeat(None)
         if self._mixes_directions:
             directions, _ = directions_of(self.tokenizer, sources, targets, may_pivot=True)
-        return self._translator(key.options).prepare(layouts, directions)
+        return self._translator(key.options).prepare(layouts, directions, are_aligned)
 
     def batch_size(self, longest: int, key: _Key) -> int:
         """Return how many sentences of at most `longest` tokens to decode at once."""

@@ -21,7 +21,7 @@ from ..documents import KINDS, Document, Segment, kind_of, open_document
 from ..documents.template import Template
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
-from .engine import TranslatedText, TranslationOptions
+from .engine import TranslationOptions
 from .service import FieldError, Service, Text
 
 # Translated documents kept for download.
@@ -237,18 +237,14 @@ async def _translate(
     segments = [segment for document in documents for segment in document.segments]
     texts = [segment.text for segment in segments]
     choice, probability = await choose(service.engine, body.source, body.target, texts)
-    with_tags = any(segment.tags for segment in segments) and choice.model.tokenizer.is_fast
-    options = TranslationOptions(num_hypotheses=count, with_alignments=with_tags)
-    translated = iter(await service.translate(request, texts, choice, options))
-    ranked = [_by_rank(each, list(islice(translated, len(each.segments))), count) for each in documents]
+    has_tags = [bool(segment.tags) for segment in segments]
+    options = TranslationOptions(
+        num_hypotheses=count, with_alignments=any(has_tags) and choice.model.tokenizer.is_fast
+    )
+    translated = iter(await service.translate(request, texts, choice, options, are_aligned=has_tags))
+    ranked: list[list[str | bytes]] = []
+    for document in documents:
+        parts = list(islice(translated, len(document.segments)))
+        rows = ([part.joined(rank) for part in parts] for rank in range(count))
+        ranked.append([document.fill((part.text, part.alignment) for part in row) for row in rows])
     return ranked, choice.source, probability
-
-
-def _by_rank(document: Document, parts: list[TranslatedText], count: int) -> list[str | bytes]:
-    ranked = [[part.joined(rank) for part in parts] for rank in range(count)]
-    return [
-        document.render(
-            segment.fill(each.text, each.alignment) for segment, each in zip(document.segments, row, strict=True)
-        )
-        for row in ranked
-    ]

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -53,25 +53,30 @@ class Service:
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
     async def translate(
-        self, request: Request, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
+        self, request: Request, texts: Sequence[str], choice: Choice, options: TranslationOptions, **how: Any
     ) -> list[TranslatedText]:
         """Translate texts, canceling if the client disconnects; the body must have been read.
 
-        Without `split`, each text is one sentence. Sentences that are too long are always cut.
+        Further arguments are those of `answer`.
         """
-        return await while_connected(request, self.answer(texts, choice, options, split))
+        return await while_connected(request, self.answer(texts, choice, options, **how))
 
     async def answer(
-        self, texts: Sequence[str], choice: Choice, options: TranslationOptions, split: bool = True
+        self,
+        texts: Sequence[str],
+        choice: Choice,
+        options: TranslationOptions,
+        split: bool = True,
+        are_aligned: Iterable[bool] = repeat(True),
     ) -> list[TranslatedText]:
-        """Translate texts like `translate`, but without watching a client connection."""
+        """Translate texts like `ServedModel.translate`, within the limits; without `split`, each is one sentence."""
         model, source, target = choice
         if options.num_beams is None and not options.do_sample:
             # Need at least as many beams as hypotheses.
             options = replace(options, num_beams=max(model.num_beams, options.num_hypotheses))
         self._check(texts, options)
         with self.engine.admission():
-            return await model.translate(texts, options, source, target, "auto" if split else "never")
+            return await model.translate(texts, options, source, target, "auto" if split else "never", are_aligned)
 
     def accepts(self, key: str) -> bool:
         """Whether the API key is correct."""

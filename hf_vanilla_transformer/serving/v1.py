@@ -94,7 +94,7 @@ def routes(service: Service) -> APIRouter:
         texts = [body.text] if isinstance(body.text, str) else body.text
         service.check_length(texts)
         choice, _ = await choose(service.engine, body.source, body.target, texts, body.model)
-        translated = await service.translate(request, texts, choice, body.options(), body.split_sentences)
+        translated = await service.translate(request, texts, choice, body.options(), split=body.split_sentences)
         return TranslationResponse(
             model=choice.model.name, source=choice.source, translations=[_text_response(text) for text in translated]
         )

@@ -412,7 +412,9 @@ def test_alignments_count_the_words_of_the_text(copying):
     assert sentence.text == "The dog ⟦1⟧ sees ⟦2⟧ a cat."
     text, links = sentence.restore("⟦2⟧ the ⟦1⟧ dog", [(1, 3), (2, 2), (3, 1), (4, 0)])
     assert text == "{x} the `a b c` dog" and links == [(1, 5), (2, 2), (5, 1), (6, 0)]
-    whole = Translator(*copying, with_alignments=True).restore([sentence], [[Hypothesis(sentence.text)]])
+    translator = Translator(*copying, with_alignments=True)
+    ((aligned,),) = (text.sentences for text in translator.prepare(["The dog `a b c` sees {x} a cat."]))
+    whole = translator.restore([aligned], [[Hypothesis(sentence.text)]])
     assert {i for i, _ in whole[0][0].alignment} <= set(range(9))
     as_it_is = Preparation(*copying, raw=True).sentence("a ⟦1⟧ dog")
     found = as_it_is.restore("⟦2⟧ ⟦3⟧. ⟦1⟧ dog ⟦1⟧", [(0, 0), (0, 1), (1, 2), (2, 3), (1, 4)])
