@@ -234,7 +234,7 @@ class _Placement:
     def _separate(self, spans: list[Span], group: list[int]) -> None:
         """Trim overlapping pairs of a group, and move empty tags out of pairs."""
         previous = None
-        for index in sorted((i for i in group if self._is_wide(spans[i])), key=spans.__getitem__):
+        for index in sorted((i for i in group if spans[i][0] < spans[i][1]), key=spans.__getitem__):
             start, end = spans[index]
             if previous is not None:
                 low, high = spans[previous]
@@ -245,18 +245,14 @@ class _Placement:
             spans[index] = start, max(start, end)
             previous = index
         place = 0
-        wide = sorted(spans[i] for i in group if self._is_wide(spans[i]))
-        for index in sorted((i for i in group if not self._is_wide(spans[i])), key=lambda i: spans[i][0]):
+        wide = sorted(spans[i] for i in group if spans[i][0] < spans[i][1])
+        for index in sorted((i for i in group if spans[i][0] >= spans[i][1]), key=lambda i: spans[i][0]):
             start = spans[index][0]
             while place < len(wide) and wide[place][1] <= start:
                 place += 1
             if place < len(wide) and wide[place][0] < start:
                 start = wide[place][1]
             spans[index] = start, start
-
-    @staticmethod
-    def _is_wide(span: Span) -> bool:
-        return span[0] < span[1]
 
     def _spaces_at(self, start: int) -> int:
         """Return the number of white space characters at an offset of the translation."""

@@ -143,7 +143,8 @@ class ProtectedText:
 
     def source_edits(self) -> list[Edit]:
         """Return the edits that turn `text` back into the sentence."""
-        return [(start, start + len(placeholder), gap + text) for text, start, placeholder, gap in self.items]
+        items = (item for item in self.items if item.placeholder != item.gap + item.text)
+        return [(start, start + len(placeholder), gap + text) for text, start, placeholder, gap in items]
 
     def missing(self, translation: str) -> list[Item]:
         """Return the items without a placeholder in a translation."""
@@ -164,12 +165,13 @@ class ProtectedText:
             The translation of the sentence, and the links between words of the two.
         """
         pairs = list(links)
-        if surplus := self._surplus(translation):
+        if "⟦" in translation and (surplus := self._surplus(translation)):
             translation, pairs = _with_edits(translation, surplus, pairs)
             translation = translation.lstrip(" ")
         if self.items:
             translation, pairs = _with_edits(translation, self._restorations(translation, pairs), pairs)
-            sources = moved(self.text, self.source_edits()) if pairs else {}
+        if pairs and (edits := self.source_edits()):
+            sources = moved(self.text, edits)
             pairs = [(sources[source], target) for source, target in pairs if source in sources]
         return translation, pairs
 
@@ -178,9 +180,8 @@ class ProtectedText:
         waiting = Counter(PLACEHOLDER.findall(self.text))
         spans: list[Span] = []
         for match in PLACEHOLDER.finditer(translation):
-            if waiting[match[1]]:
-                waiting[match[1]] -= 1
-            else:
+            waiting[match[1]] -= 1
+            if waiting[match[1]] < 0:
                 spans.append(match.span())
         return [
             (start - (translation[start - 1 : start] == " " and takes_no_space(translation, end)), end, "")

@@ -77,6 +77,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         ("see <img>, <wbr>, or go.", "Los,, sonst los.", [(0, 0)], "Los <img>, <wbr>, sonst los."),
         ("see (<img>) now.", "Jetzt () los.", [(0, 2), (1, 1), (2, 0)], "Jetzt (<img>) los."),
         ("Please see <img>.", "Bitte laufen.", None, "Bitte laufen <img>."),
+        ("see 5 <img> % now", "5 % jetzt", [(1, 0), (2, 1), (3, 2)], "5 <img> % jetzt"),
         # Untranslated parts.
         (
             "Run <b>(<code>x</code>)</b> or <code>y ⟦1⟧</code>.",

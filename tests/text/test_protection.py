@@ -133,6 +133,12 @@ def test_places_without_a_placeholder():
     assert moved("Hund ⟦1⟧ x", [(5, 8, "a b c")]) == {0: 0, 1: 1, 2: 4}
 
 
+def test_placeholders_of_the_text_itself_are_not_used_again():
+    protected = with_placeholders("⟦1⟧ sees {x}", [(9, 12)])
+    assert protected.text == "⟦1⟧ sees ⟦2⟧" and protected.restore("⟦2⟧ sieht ⟦1⟧")[0] == "{x} sieht ⟦1⟧"
+    assert with_placeholders("{x} sees ⟦1⟧", [(0, 3), (9, 12)]).placeholders == ("⟦1⟧", "⟦2⟧")
+
+
 def test_items_stay_apart_as_they_were():
     protected = protected_text("Call 112 {a} at https://a.b/c today 15 times (x 🙂)", PLACEHOLDERS)
     glued = "Ruf⟦1⟧⟦2⟧an⟦3⟧⟦4⟧ ⟦5⟧)"
