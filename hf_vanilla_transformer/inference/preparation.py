@@ -32,7 +32,7 @@ from ..text.protection import (
     Span,
     checked_pattern,
     edited,
-    joined_spans,
+    masked,
     placeholders_of,
     with_placeholders,
 )
@@ -327,10 +327,10 @@ class Preparation:
         items = [item for item in self.protector.find(text) if self._is_item(text, *item, terms)]
         spans, used = [span for span, _ in items], {kind for _, kind in items if kind}
         # Items, such as links, do not count for the case.
-        words = edited(text, _blanks(spans))
+        words = masked(text, spans, " ")
         case = case_of(words)
         if case is Case.SENTENCE and "acronyms" in self.rules and self.placeholders and self.is_cased:
-            text, names = self._capital_words(written := text, edited(words, _blanks(terms)), language)
+            text, names = self._capital_words(written := text, masked(words, terms, " "), language)
             spans += names
             used |= {"acronyms"} if names or text != written else set()
         return _Draft(with_placeholders(text, spans, self.placeholders), used, self.rules), case
@@ -455,11 +455,6 @@ class _Draft:
         items = tuple(item._replace(start=len(write(text[: item.start]))) for item in self.protected.items)
         self.protected = ProtectedText(written, items)
         self.used.add(rule)
-
-
-def _blanks(spans: Iterable[Span]) -> list[Edit]:
-    """Return edits that replace spans, which may overlap, with spaces."""
-    return [(start, end, " " * (end - start)) for start, end in joined_spans(spans)]
 
 
 @lru_cache(maxsize=128)
