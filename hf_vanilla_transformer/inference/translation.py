@@ -17,12 +17,11 @@ from ..errors import lone_surrogate, one_line
 from ..options import POSITIVE, check_range
 from ..pretrained.languages import Languages, directions_of
 from ..pretrained.loading import load_model, load_tokenizer
-from ..pretrained.output_limits import OutputLimits, row_limit_options
-from ..pretrained.teacher_forcing import cross_attentions, evaluation_mode, position_limit
-from .decoding import NO_BEAM_SEARCH, Hypothesis
+from ..pretrained.teacher_forcing import cross_attentions, position_limit
+from .decoding import Decoder, Hypothesis
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
-from .preparation import Preparation, SplitSentences, encode
+from .preparation import Preparation, Prepared, SplitSentences, encode
 from .translator import MAX_TOKENS, REMARKS, Reranker, Translator
 
 logger = logging.get_logger(__name__)
@@ -263,12 +262,9 @@ def cross_attention(
     (ids,) = encode(tokenizer, [source], position_limit(model.config))
     if not ids:
         raise ValueError("the sentence is blank, so there is nothing to attend to; pass some text")
-    input_ids = torch.tensor([ids], device=model.device)
-    generate: Any = model.generate
-    bounds = row_limit_options([OutputLimits(model)(len(ids))], model.device)
-    with evaluation_mode(model):
-        target = generate(input_ids, do_sample=False, **NO_BEAM_SEARCH, **bounds)
-    target_ids = target[0, 1:].tolist()
+    decoder = Decoder(model, tokenizer, 1, MAX_TOKENS, False, {"num_beams": 1, "do_sample": False})
+    ((generated,),) = decoder.decode_batch([Prepared(source, ids=ids)])
+    target_ids = generated.ids[1:]
     (weights,) = cross_attentions(model, [(ids, target_ids)])
     source_tokenizer = getattr(tokenizer, "source_tokenizer", tokenizer)
     source_tokens = [str(source_tokenizer.decode([token])) for token in ids]

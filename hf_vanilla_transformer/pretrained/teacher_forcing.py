@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
@@ -59,17 +58,11 @@ def start_token_id(model: PreTrainedModel) -> int | None:
 
 def batches_of_pairs(pairs: Sequence[IdPair], max_tokens: int) -> Iterator[list[int]]:
     """Yield indices of pairs of similar length: at most `max_tokens` padded tokens per side, or a single pair."""
-    lengths = np.array([max(map(len, pair)) for pair in pairs], dtype=np.int64)
-    order = np.argsort(lengths, kind="stable")
-    lengths = lengths[order]
-    counter = np.arange(1, len(pairs) + 1)
-
-    def size_at(start: int) -> int:
-        # In this order the last pair is the longest.
-        window = lengths[start : start + max_tokens // max(1, int(lengths[start]))]
-        return int(np.searchsorted(window * counter[: len(window)], max_tokens, side="right"))
-
-    return (order[batch].tolist() for batch in greedy_batches(len(pairs), size_at))
+    lengths = [max(map(len, pair)) for pair in pairs]
+    # Longest first: if memory runs out, it does so at once.
+    order = sorted(range(len(pairs)), key=lambda i: -lengths[i])
+    sizes = [max_tokens // max(1, lengths[i]) for i in order]
+    return (order[batch] for batch in greedy_batches(len(order), sizes.__getitem__))
 
 
 def force_targets(model: PreTrainedModel, pairs: Sequence[IdPair], **options: Any) -> tuple[Any, torch.Tensor]:
