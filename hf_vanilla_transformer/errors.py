@@ -113,7 +113,7 @@ def lone_surrogate(text: str) -> str | None:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" with the known name closest to `name`, ignoring case, or "" if none is close."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {choice.lower(): choice for choice in known}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 

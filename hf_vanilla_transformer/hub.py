@@ -171,8 +171,8 @@ def _check_folder(folder: Path) -> None:
         raise ValueError(f"{folder} is not a folder; name the one the model was saved in")
     if not any(folder.glob(WEIGHT_FILES)):
         unsafe = next((path for pattern in UNSAFE_WEIGHTS for path in folder.glob(pattern)), None)
-        found = f"; {unsafe.name} can run code on loading and is never published" if unsafe else ""
-        raise ValueError(f"{folder} holds no {WEIGHT_FILES}{found}; save the model with save_pretrained")
+        warning = f"; {unsafe.name} can run code on loading and is never published" if unsafe else ""
+        raise ValueError(f"{folder} holds no {WEIGHT_FILES}{warning}; save the model with save_pretrained")
     _check_weights(folder)
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder} holds no README.md, the model card; write one, or let training write it")

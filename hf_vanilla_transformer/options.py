@@ -57,8 +57,8 @@ MAX_BEAMS = 10_000
 # A length to this power must fit in 64 bits.
 MAX_LENGTH_PENALTY = 5
 
-Beams = Annotated[int, Range(gt=0, le=MAX_BEAMS)]
-Count = Annotated[int, Range(gt=0, le=MAX_COUNT)]
+NumBeams = Annotated[int, Range(gt=0, le=MAX_BEAMS)]
+NumTokens = Annotated[int, Range(gt=0, le=MAX_COUNT)]
 
 
 def check_range(wanted: Range, error: type[ValueError] = ValueError, /, **values: float | None) -> None:
@@ -82,15 +82,15 @@ def check_ranges(arguments: Any, error: type[ValueError] = ValueError) -> None:
     kind: Any = type(arguments)
     for name, wanted in ranges(kind).items():
         value = getattr(arguments, name)
-        for each in value if isinstance(value, list) else [value]:
-            check_range(wanted, error, **{name: each})
+        for item in value if isinstance(value, list) else [value]:
+            check_range(wanted, error, **{name: item})
 
 
 @cache
 def ranges(kind: Any) -> dict[str, Range]:
     """Return the ranges in the field types of a dataclass, by field name."""
     hints = get_type_hints(kind, include_extras=True)
-    return {each.name: found for each in fields(kind) if (found := _range_in(hints[each.name]))}
+    return {field.name: wanted for field in fields(kind) if (wanted := _range_in(hints[field.name]))}
 
 
 def _range_in(hint: Any) -> Range | None:
@@ -115,8 +115,8 @@ _described = partial(option, key="description")
 class SearchOptions:
     """Search settings; None means the model's own setting."""
 
-    num_beams: Beams | None = _described(None, "Beams; 1: greedy. Default: the model's setting.")
-    num_hypotheses: Beams = _described(1, "Translations per sentence, best first.")
+    num_beams: NumBeams | None = _described(None, "Beams; 1: greedy. Default: the model's setting.")
+    num_hypotheses: NumBeams = _described(1, "Translations per sentence, best first.")
     length_penalty: Annotated[float, Range(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = _described(
         None, "Above 0 favors long translations. Default: the model's setting."
     )
@@ -124,11 +124,11 @@ class SearchOptions:
     temperature: Annotated[float, Range(ge=0.01, le=100)] | None = _described(
         None, "Sampling temperature; below 1 favors likely tokens."
     )
-    top_k: Count | None = _described(None, "Sample from this many likeliest tokens.")
+    top_k: NumTokens | None = _described(None, "Sample from this many likeliest tokens.")
     top_p: Annotated[float, Range(gt=0, le=1)] | None = _described(
         None, "Sample from the likeliest tokens with this total probability."
     )
-    max_new_tokens: Count | None = _described(
+    max_new_tokens: NumTokens | None = _described(
         None, "Maximum tokens per translated sentence. Default: 50 more than its source has."
     )
 

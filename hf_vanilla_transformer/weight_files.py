@@ -135,8 +135,8 @@ def load_pickle(file: Path, remedy: str, safe_globals: Iterable[Any] = (), *, sh
         raise ValueError(f"{file} is damaged or hostile: {error}; {FETCH_OR_SAVE}") from None
     except pickle.UnpicklingError as error:
         if code := re.search(r"GLOBAL (\S+)", str(error)):
-            found = f"the code or object {shorten(code[1], 100)}, which is not run"
-            raise ValueError(f"{file} holds more than weights: {found}; {remedy}") from None
+            extra = f"the code or object {shorten(code[1], 100)}, which is not run"
+            raise ValueError(f"{file} holds more than weights: {extra}; {remedy}") from None
         raise ValueError(f"{file} is damaged, or not a checkpoint that can be loaded safely; {remedy}") from None
     # torch.load raises arbitrary errors for a truncated file or one that is not a checkpoint.
     except (
@@ -171,9 +171,9 @@ def _tensors(content: Any) -> Iterator[Tensor]:
     """Yield all tensors in nested containers, each container once: a few bytes can nest them a billion times."""
     stack, seen = [content], set[int]()
     while stack:
-        each = stack.pop()
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, (Mapping, list, tuple)) and id(each) not in seen:
-            seen.add(id(each))
-            stack += each.values() if isinstance(each, Mapping) else each
+        node = stack.pop()
+        if isinstance(node, Tensor):
+            yield node
+        elif isinstance(node, (Mapping, list, tuple)) and id(node) not in seen:
+            seen.add(id(node))
+            stack += node.values() if isinstance(node, Mapping) else node

@@ -40,8 +40,8 @@ class Memo(dict[str, _T]):
     def __missing__(self, text: str) -> _T:
         if len(self) >= MAX_KEPT:
             self.clear()
-        found = self[text] = self._function(text)
-        return found
+        result = self[text] = self._function(text)
+        return result
 
 
 class Alphabet:
@@ -115,4 +115,4 @@ class Alphabet:
 
     @cached_property
     def _scripts(self) -> set[str]:
-        return {match[0] for each in self._characters if (match := LARGE_SCRIPTS.match(name(each, "")))}
+        return {match[0] for character in self._characters if (match := LARGE_SCRIPTS.match(name(character, "")))}

@@ -115,5 +115,5 @@ def check_generation_settings(
 
 def _flat_ids(value: Any) -> list[int]:
     if isinstance(value, list):
-        return [token_id for each in value for token_id in _flat_ids(each)]
+        return [token_id for item in value for token_id in _flat_ids(item)]
     return [] if value is None else [value]

@@ -59,12 +59,12 @@ def directions_of(
         ValueError: As for `set_languages`, also while iterating over the directions.
     """
     if has_tags(tokenizer):
-        sources, targets = _each(src_lang, tokenizer.src_lang), _each(tgt_lang, tokenizer.tgt_lang)
+        sources, targets = _per_sentence(src_lang, tokenizer.src_lang), _per_sentence(tgt_lang, tokenizer.tgt_lang)
         pairs = (_checked_direction(tokenizer, *pair) for pair in zip(sources, targets, strict=False))
         return pairs if may_pivot else (_warned(tokenizer, pair) for pair in pairs), {}
     options = {}
     if src_lang is not None or tgt_lang is not None:
-        if not all(given is None or isinstance(given, str) for given in (src_lang, tgt_lang)):
+        if not all(language is None or isinstance(language, str) for language in (src_lang, tgt_lang)):
             raise ValueError(
                 f"{type(tokenizer).__name__} translates one direction at a time; pass one language, not a list"
             )
@@ -250,7 +250,7 @@ def model_languages(tokenizer: Any, source: str | None, target: str | None, what
     return dict(zip(("src_lang", "tgt_lang"), choose_pair(tokenizer, source, target), strict=True))
 
 
-def _each(languages: Languages, current: str) -> Iterator[str | None]:
+def _per_sentence(languages: Languages, current: str) -> Iterator[str | None]:
     yield from repeat(languages or current) if languages is None or isinstance(languages, str) else languages
     raise ValueError("there are fewer languages than sentences; pass one language for all, or one for each")
 

@@ -46,8 +46,8 @@ def tightest_limit(*limits: int | None) -> int | None:
 def decoder_layers(config: Any) -> int:
     """Return the number of decoder layers; in some families the decoder has its own configuration."""
     names = ("decoder_layers", "num_decoder_layers")
-    found = next((count for name in names if (count := getattr(config, name, None))), None)
-    return found or config.get_text_config(decoder=True).num_hidden_layers
+    num_layers = next((count for name in names if (count := getattr(config, name, None))), None)
+    return num_layers or config.get_text_config(decoder=True).num_hidden_layers
 
 
 def start_token_id(model: PreTrainedModel) -> int | None:

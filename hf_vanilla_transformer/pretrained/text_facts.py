@@ -34,7 +34,6 @@ def facts_of(settings: Any, tokenizer: Any) -> TextFacts:
 
 
 def set_facts(settings: Any, facts: TextFacts) -> None:
-    """Save facts in generation settings."""
     setattr(settings, ENTRY, facts.to_entry())
     # Marked as coming from the configuration, settings lose names that transformers does not know.
     settings._from_model_config = False
@@ -49,7 +48,6 @@ def set_pivots(model: Any, tokenizer: Any, pivots: Mapping[str, str]) -> None:
 
 
 def vocabulary_sizes(tokenizer: Any) -> list[int]:
-    """Return the number of tokens of each vocabulary."""
     return [*map(len, _vocabularies(tokenizer))]
 
 

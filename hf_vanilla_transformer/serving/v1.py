@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass as request_dataclass
 from ..errors import one_line
 from ..inference.decoding import Hypothesis
 from ..inference.glossary import Glossary
-from ..options import Beams, SearchOptions
+from ..options import NumBeams, SearchOptions
 from .detection import choose
 from .engine import TranslatedText, TranslationOptions
 from .service import FieldError, Service, Text
@@ -29,7 +29,7 @@ class TranslationRequest(SearchOptions):
     )
     target: Text | None = Field(None, description="Target language; optional if the rest determines it.")
     model: Text | None = Field(None, description="Name of a model, with or instead of languages.")
-    num_beams: Beams | None = Field(
+    num_beams: NumBeams | None = Field(
         None, description="Beams; 1: greedy. Default: the model's setting, at least `num_hypotheses`."
     )
     split_sentences: bool = Field(True, description="Split texts into sentences; false: each text is one sentence.")

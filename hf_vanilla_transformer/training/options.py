@@ -6,7 +6,7 @@ Imports little, so that `--help` is instant.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..options import Beams, Fraction, NotNegative, NotNegativeFloat, Positive, PositiveFloat, option
+from ..options import Fraction, NotNegative, NotNegativeFloat, NumBeams, Positive, PositiveFloat, option
 
 # `metric_for_best_model` until the validation text determines it.
 AUTO_METRIC = "auto"
@@ -115,7 +115,7 @@ class TrainingOptions:
     num_train_epochs: float = option(UNSET, "Passes over the training pairs (default: 20).")
     per_device_eval_batch_size: Positive = option(64, "Sentences per evaluation batch.")
     predict_with_generate: bool = option(True, "Evaluate with generate().")
-    generation_num_beams: Beams | None = option(1, "Beams in evaluations during training.")
+    generation_num_beams: NumBeams | None = option(1, "Beams in evaluations during training.")
     generation_max_length: Positive | None = option(
         None,
         "Maximum output length, in tokens, in evaluations during training (default: source length plus 50, as in "
@@ -166,7 +166,7 @@ class TrainingOptions:
         None, "Resume from this checkpoint; last: the newest one in output_dir, if any."
     )
     resume_with_changes: bool = option(False, "Resume even if text, batches, seed, loss or optimizer have changed.")
-    final_num_beams: Beams = option(4, "Beams in the final evaluation and in the saved model's generate().")
+    final_num_beams: NumBeams = option(4, "Beams in the final evaluation and in the saved model's generate().")
     final_length_penalty: float = option(
         1.0, "Length penalty with final_num_beams: scores are divided by length ** penalty."
     )
