@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
                 report[part][file.stem] = json.loads(file.read_text(encoding="utf-8"))
             (args.output_dir / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
             print(f"{part}: {status}, {report[part]['seconds']:.0f} s", *last_lines(log), sep="\n  ", flush=True)
-    return int(any(each["status"] != "ok" for each in report.values()))
+    return int(any(result["status"] != "ok" for result in report.values()))
 
 
 def prepare_environment(args: argparse.Namespace, folder: Path) -> dict[str, str]:

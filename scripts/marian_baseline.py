@@ -141,13 +141,13 @@ def train_marian(
 
 def scores(model: Any, tokenizer: Any, text: TextSplits, tokenize: str | None) -> dict[str, float]:
     """Translate and score the validation and test pairs, where present."""
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for split in ("validation", "test"):
         if (pairs := getattr(text, split)) is not None:
             translations = [best.text for best, *_ in translate(model.eval(), tokenizer, pairs["source"][:])]
             values = translation_scores(translations, pairs["target"][:], tokenize=tokenize, metrics=METRIC_NAMES)
-            found |= {f"{split}_{key}": float(values[key]) for key in METRIC_NAMES}
-    return found
+            results |= {f"{split}_{key}": float(values[key]) for key in METRIC_NAMES}
+    return results
 
 
 if __name__ == "__main__":

@@ -203,7 +203,7 @@ class Hypotheses:
         input_ids = np.array([ids + [translator.pad] * (longest - len(ids)) for ids in sources])
         mask = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources])
         cross = translator.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
-        keys, values = (each.repeat(beams, 1) for each in cross)
+        keys, values = (array.repeat(beams, 1) for array in cross)
         self.source = {"attention_mask": mask.repeat(beams, 0), "cross_keys": keys, "cross_values": values}
         self.past = {}
         for name in ("past_keys", "past_values"):
@@ -218,7 +218,7 @@ class Hypotheses:
 
     def select(self, rows: Any) -> None:
         """Continue with the hypotheses of these rows; each belongs to the same source as the one it replaces."""
-        self.past = {name: each[:, rows] for name, each in self.past.items()}
+        self.past = {name: states[:, rows] for name, states in self.past.items()}
 
 
 def largest(x: Any, count: int) -> Any:

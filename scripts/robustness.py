@@ -197,7 +197,6 @@ def append(text: str, item: str, random: Random) -> str:
 
 
 def insert(text: str, item: str, random: Random) -> str:
-    """Insert the item between two words."""
     words = text.split()
     place = random.randint(1, max(1, len(words) - 1))
     return " ".join([*words[:place], item, *words[place:]])
@@ -297,7 +296,7 @@ def measure(texts: Mapping[str, Text], translations: Mapping[str, list[str]], to
     rows = {}
     for name, (sources, references, items) in texts.items():
         kind, outputs = KINDS[name], translations[name]
-        scored = [kind.scored(*each) for each in zip(outputs, items, references, strict=True)]
+        scored = [kind.scored(*row) for row in zip(outputs, items, references, strict=True)]
         row = {
             "lines": len(sources),
             "bleu": bleu(scored, references),

@@ -52,7 +52,7 @@ def check_agreement(ours: Mapping[str, Tensor], baseline: Mapping[str, Tensor], 
     for parameter, own in ours.items():
         size = abs(float(own)) if parameter == "loss" else max(float(own.float().norm()), 0.1 * typical)
         differences[parameter] = float((baseline[parameter].float() - own.float()).norm()) / size
-    worst = max(differences, key=lambda each: math.inf if math.isnan(differences[each]) else differences[each])
+    worst = max(differences, key=lambda part: math.inf if math.isnan(differences[part]) else differences[part])
     if not differences[worst] <= TOLERANCE[dtype]:
         what = "loss" if worst == "loss" else f"gradient of {worst}"
         raise Disagreement(
@@ -64,7 +64,7 @@ def check_agreement(ours: Mapping[str, Tensor], baseline: Mapping[str, Tensor], 
 def token_agreement(ours: Tensor, baseline: Tensor) -> float:
     """Fraction 0..1 of equal tokens in two tensors (B, T); positions present in only one count as different."""
     width = max(ours.shape[1], baseline.shape[1])
-    padded = (nn.functional.pad(each, (0, width - each.shape[1]), value=-1) for each in (ours, baseline))
+    padded = (nn.functional.pad(tokens, (0, width - tokens.shape[1]), value=-1) for tokens in (ours, baseline))
     return float(torch.eq(*padded).float().mean())
 
 

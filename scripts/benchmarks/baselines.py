@@ -176,7 +176,7 @@ def ctranslate2_like(
 
         def decode() -> Tensor:
             outputs = decode_in_worker(exported, sources, num_beams, new_tokens)
-            rows = [[config.decoder_start_token_id, *(target_ids[token] for token in each)] for each in outputs]
+            rows = [[config.decoder_start_token_id, *(target_ids[word] for word in tokens)] for tokens in outputs]
             width = 1 + new_tokens
             return torch.tensor([(row + [config.pad_token_id] * width)[:width] for row in rows])
 

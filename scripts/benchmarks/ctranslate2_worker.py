@@ -52,4 +52,4 @@ def _decode(model: ExportedModel, sources: list[list[str]], num_beams: int, new_
     translator = _load(model)
     size = math.ceil(len(sources) / translator.num_translators)
     results = translator.translate_batch(sources, beam_size=num_beams, max_batch_size=size, **lengths)
-    return [each.hypotheses[0] for each in results]
+    return [result.hypotheses[0] for result in results]

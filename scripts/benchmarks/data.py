@@ -90,7 +90,7 @@ def choosing_case(text: TokenizedText, args: BenchmarkArguments) -> Case:
         "random batches": list(BatchSampler(RandomSampler(text.ids), size, drop_last=False)),
     }
     notes = ", ".join(
-        f"{name}: {len(each)} per epoch, {padding_fraction(text, each):.1%} padding" for name, each in batches.items()
+        f"{name}: {len(plan)} per epoch, {padding_fraction(text, plan):.1%} padding" for name, plan in batches.items()
     )
     implementations = {OURS: lambda: list(token_budget_batches(text, args))}
     return Case("data", "choosing batches", implementations, len(text.ids), "pairs", notes=notes)

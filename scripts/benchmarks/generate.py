@@ -76,7 +76,7 @@ def decoding_case(
         dtype,
         flops=flops,
         bytes=read,
-        other_dtype=frozenset(name for name, each in dtypes.items() if each != dtype),
+        other_dtype=frozenset(name for name, other in dtypes.items() if other != dtype),
         notes=", ".join(notes),
     )
 

@@ -36,11 +36,12 @@ def loss_benchmark(args: BenchmarkArguments, data_args: DataArguments) -> Iterat
         for name, result in results.items():
             check_agreement(results[OURS], result, name, dtype)
         name = f"{args.tokens:,} x {preset_config(preset).d_model}, vocabulary {vocab_size:,}, {dtype}"
-        works = {each: _work(loss, *inputs) for each, loss in losses.items()}
+        works = {implementation: _work(loss, *inputs) for implementation, loss in losses.items()}
         yield Case("loss", name, works, args.tokens, "tokens", dtype)
         sizes = {"preset": preset, "vocab_size": vocab_size, "labels": args.tokens, "dtype": dtype}
         peaks = {
-            each: fresh_peak(peak_of_loss, loss=each, **sizes, device=args.device, seed=args.seed) for each in losses
+            implementation: fresh_peak(peak_of_loss, loss=implementation, **sizes, device=args.device, seed=args.seed)
+            for implementation in losses
         }
         yield Case("loss", f"memory, {name}", peaks, dtype=dtype, quantity="bytes", rounds=1, warm_up=False)
 

@@ -151,12 +151,12 @@ def _current_peaks(case: Case, samples: Mapping[str, Sample], roofline: Roofline
 def _summarize(case: Case, timed: Mapping[str, list[Sample]], utilization: Mapping[str, list[float]]) -> Measurement:
     rates = {name: [sample.units / sample.cost for sample in samples] for name, samples in timed.items()}
     ratios = {
-        name: [ours / other for ours, other in zip(rates[OURS], each, strict=True)]
-        for name, each in rates.items()
+        name: [ours / other for ours, other in zip(rates[OURS], others, strict=True)]
+        for name, others in rates.items()
         if name != OURS
     }
-    reached = {name: median(each) for name, each in utilization.items() if name not in case.other_dtype}
-    latencies = {name: list(chain.from_iterable(each.latencies for each in timed[name])) for name in timed}
+    reached = {name: median(values) for name, values in utilization.items() if name not in case.other_dtype}
+    latencies = {name: list(chain.from_iterable(sample.latencies for sample in timed[name])) for name in timed}
     memory = {name: max(sample.memory for sample in samples) for name, samples in timed.items()}
     return Measurement(
         case.benchmark,
@@ -165,16 +165,16 @@ def _summarize(case: Case, timed: Mapping[str, list[Sample]], utilization: Mappi
         case.dtype,
         case.quantity,
         {name: [sample.cost for sample in samples] for name, samples in timed.items()},
-        {name: median(each) for name, each in rates.items()},
-        {name: median(each) for name, each in ratios.items()},
-        {name: np.percentile(each, (25, 75)).tolist() for name, each in ratios.items()},
-        {name: each for name, each in reached.items() if each},
+        {name: median(values) for name, values in rates.items()},
+        {name: median(values) for name, values in ratios.items()},
+        {name: np.percentile(values, (25, 75)).tolist() for name, values in ratios.items()},
+        {name: value for name, value in reached.items() if value},
         case.axis,
         case.notes,
         {
-            name: dict(zip(PERCENTILES, np.percentile(each, PERCENTILES).tolist(), strict=True))
-            for name, each in latencies.items()
-            if each
+            name: dict(zip(PERCENTILES, np.percentile(values, PERCENTILES).tolist(), strict=True))
+            for name, values in latencies.items()
+            if values
         },
-        {name: each for name, each in memory.items() if each},
+        {name: peak for name, peak in memory.items() if peak},
     )

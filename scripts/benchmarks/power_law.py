@@ -33,15 +33,15 @@ def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def fit_scaling(measurements: Iterable[Measurement]) -> list[ScalingFit]:
     """Fit a power law to each axis measured at two or more sizes."""
     series: dict[tuple[str, str, str], list[Measurement]] = {}
-    for each in measurements:
-        if each.axis:
-            series.setdefault((each.axis[0], each.notes, each.quantity), []).append(each)
+    for measurement in measurements:
+        if measurement.axis:
+            series.setdefault((measurement.axis[0], measurement.notes, measurement.quantity), []).append(measurement)
     fits = []
     for (axis, notes, quantity), points in series.items():
         sizes = [point.axis[1] for point in points if point.axis]
         if len(set(sizes)) < 2:
             continue
         costs = {name: [median(point.costs[name]) for point in points] for name in points[0].costs}
-        exponents = {name: fit_exponent(sizes, each) for name, each in costs.items()}
+        exponents = {name: fit_exponent(sizes, series_costs) for name, series_costs in costs.items()}
         fits.append(ScalingFit(axis, notes, quantity, sizes, costs[OURS], exponents.pop(OURS), exponents))
     return fits

@@ -142,7 +142,7 @@ def _with_gradients(forward: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -
 
 def _case(name: str, works: dict[str, Callable[[], Any]], dtype: str) -> Case:
     timers = {key: timer(work) for key, work in works.items()}
-    samples = {key: partial(_sample, each) for key, each in timers.items()}
+    samples = {key: partial(_sample, measure) for key, measure in timers.items()}
     return Case("products", name, samples, dtype=dtype, settle=False)
 
 

@@ -77,7 +77,7 @@ def profile(call: Callable[[], Any], device: str) -> Any:
 def summary(averages: Any) -> str:
     """Describe how busy the GPU is during a call; "" on a CPU."""
     # Annotations enclose operations that are counted themselves.
-    kernels = [each for each in averages if each.device_type == DeviceType.CUDA and not each.is_user_annotation]
-    busy = sum(each.self_device_time_total for each in kernels) / CALLS / 1000
-    launches = sum(each.count for each in kernels) / CALLS
+    kernels = [event for event in averages if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    busy = sum(kernel.self_device_time_total for kernel in kernels) / CALLS / 1000
+    launches = sum(kernel.count for kernel in kernels) / CALLS
     return f"GPU busy for {busy:.1f} ms per call, with {launches:,.0f} kernels and copies" if kernels else ""

@@ -39,8 +39,8 @@ def format_cost(measurement: Measurement, implementation: str) -> str:
 
 def format_notes(measurement: Measurement) -> str:
     """Format our latencies and peaks of GPU memory, if any, and the notes."""
-    latencies = [f"p{percent} {1000 * each:,.0f} ms" for percent, each in measurement.latencies.get(OURS, {}).items()]
-    memory = [f"peak memory of {name} {with_prefix(each, 'B')}" for name, each in measurement.memory.items()]
+    latencies = [f"p{percent} {1000 * time:,.0f} ms" for percent, time in measurement.latencies.get(OURS, {}).items()]
+    memory = [f"peak memory of {name} {with_prefix(peak, 'B')}" for name, peak in measurement.memory.items()]
     return ", ".join([*latencies, *memory, *filter(None, [measurement.notes])])
 
 
@@ -56,13 +56,13 @@ def roofline_lines(roofline: Roofline) -> list[str]:
 def results_table(measurements: Iterable[Measurement], roofline: Roofline) -> str:
     """Format measurements as Markdown: comparisons, scaling, and the roofline."""
     measurements = list(measurements)
-    lines = [*HEADER, *(row for each in measurements for row in table_rows(each))]
+    lines = [*HEADER, *(row for measurement in measurements for row in table_rows(measurement))]
     if fits := fit_scaling(measurements):
         lines += ["", "| cost | over | our exponent | baselines |", "|---|---|---:|---|"]
         for fit in fits:
             baselines = ", ".join(f"{name} {exponent:.2f}" for name, exponent in fit.baselines.items())
             lines.append(f"| {fit.quantity}, {fit.name} | {fit.axis} | {fit.exponent:.2f} | {baselines} |")
-    return "\n".join([*lines, "", *(f"- {each}" for each in roofline_lines(roofline))])
+    return "\n".join([*lines, "", *(f"- {line}" for line in roofline_lines(roofline))])
 
 
 def table_rows(measurement: Measurement) -> list[str]:
@@ -111,8 +111,8 @@ class Report:
             **self.about,
             "roofline": self.roofline.as_json(),
             "failed": self.failed,
-            "measurements": [asdict(each) for each in self.measurements],
-            "scaling": [asdict(each) for each in fit_scaling(self.measurements)],
+            "measurements": [asdict(measurement) for measurement in self.measurements],
+            "scaling": [asdict(fit) for fit in fit_scaling(self.measurements)],
         }
         files = {
             "results.json": json.dumps(results, indent=2, ensure_ascii=False),

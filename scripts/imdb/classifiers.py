@@ -111,7 +111,7 @@ def tokenize(
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         encoded = tokenizer(batch["text"], truncation=True, max_length=max_length)
         ids = cast(list[list[int]], encoded["input_ids"])
-        truncated = [bool(each.overflowing) for each in encoded.encodings or []]
+        truncated = [bool(encoding.overflowing) for encoding in encoded.encodings or []]
         return {"input_ids": ids, "labels": batch["label"], "length": list(map(len, ids)), "truncated": truncated}
 
     encoded = splits.map(encode, batched=True, remove_columns=["text", "label"], desc="tokenizing")
@@ -255,11 +255,11 @@ def train_tfidf(task: ClassificationTask) -> Outcome:
         "tfidf",
         accuracy,
         confidence_interval(accuracy, len(references)),
-        sum(each.size for each in learned),
+        sum(array.size for array in learned),
         trained - start,
         len(task.train) / (trained - start),
         len(references) / (end - trained),
-        sum(each.nbytes for each in learned) / 1e6,
+        sum(array.nbytes for array in learned) / 1e6,
     )
 
 

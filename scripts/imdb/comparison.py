@@ -123,12 +123,13 @@ def outcomes_table(outcomes: list[Outcome]) -> str:
         "| model | accuracy (95 % interval) | parameters | training | texts/s training | texts/s inference | size |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
-    for each in outcomes:
-        low, high = each.interval
+    for outcome in outcomes:
+        low, high = outcome.interval
         lines.append(
-            f"| {TITLES[each.name]} | {each.accuracy:.2%} ({low:.2%} to {high:.2%}) | {each.parameters / 1e6:.2f} M "
-            f"| {each.training_seconds / 60:.1f} min | {each.training_samples_per_second:.1f} "
-            f"| {each.inference_samples_per_second:.1f} | {each.megabytes:.1f} MB |"
+            f"| {TITLES[outcome.name]} | {outcome.accuracy:.2%} ({low:.2%} to {high:.2%}) "
+            f"| {outcome.parameters / 1e6:.2f} M | {outcome.training_seconds / 60:.1f} min "
+            f"| {outcome.training_samples_per_second:.1f} | {outcome.inference_samples_per_second:.1f} "
+            f"| {outcome.megabytes:.1f} MB |"
         )
     epochs = ", ".join(f"{accuracy:.3%}" for accuracy in NOTEBOOK_ACCURACY)
     lines.append(
@@ -146,8 +147,8 @@ def write_report(results: dict[str, Any], outcomes: list[Outcome], folder: Path)
         return
     from .figures import plot_accuracies, plot_learning_curves  # matplotlib is optional
 
-    accuracies = {TITLES[each.name]: (each.accuracy, each.interval) for each in outcomes}
+    accuracies = {TITLES[outcome.name]: (outcome.accuracy, outcome.interval) for outcome in outcomes}
     plot_accuracies(accuracies, folder / "accuracy.png", ("bert-base in the notebook", NOTEBOOK_ACCURACY[-1]))
-    if curves := {TITLES[each.name]: each.log_history for each in outcomes if each.log_history}:
-        levels = {TITLES[each.name]: each.accuracy for each in outcomes if not each.log_history}
+    if curves := {TITLES[outcome.name]: outcome.log_history for outcome in outcomes if outcome.log_history}:
+        levels = {TITLES[outcome.name]: outcome.accuracy for outcome in outcomes if not outcome.log_history}
         plot_learning_curves(curves, folder / "learning_curves.png", levels)

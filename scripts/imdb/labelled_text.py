@@ -90,7 +90,7 @@ def clean(text: str) -> str:
 def count_overlap(splits: datasets.DatasetDict) -> dict[str, int]:
     """Count the repeated texts in each split, and, as "both", the distinct texts that occur in both splits."""
     counts = {split: Counter(splits[split]["text"][:]) for split in SPLITS}
-    repeated = {split: found.total() - len(found) for split, found in counts.items()}
+    repeated = {split: texts.total() - len(texts) for split, texts in counts.items()}
     return {**repeated, "both": len(counts["train"].keys() & counts["test"].keys())}
 
 
@@ -124,8 +124,8 @@ def _named_rows(name: str, split: str) -> Iterator[tuple[str, Any]]:
 
 def _check(row: Any, location: str) -> None:
     if not isinstance(row, dict) or not {"text", "label"} <= row.keys():
-        found = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
-        raise DataError(f'{location} has {found}; expected {{"text": "...", "label": 0 or 1}}')
+        shown = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
+        raise DataError(f'{location} has {shown}; expected {{"text": "...", "label": 0 or 1}}')
     if not isinstance(row["text"], str) or not clean(row["text"]):
         raise DataError(f"{location}: the text is {row['text']!r:.100}, not words; correct or remove the row")
     # True and 1.0 equal 1, but would mean another format.

@@ -78,7 +78,7 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> T
     }
     curves = {}
     for name, curve in CURVES.items():
-        points = [(getattr(each, curve.axis), getattr(each, curve.cost)) for each in by_axis[curve.axis]]
+        points = [(getattr(point, curve.axis), getattr(point, curve.cost)) for point in by_axis[curve.axis]]
         sizes, costs = zip(*points, strict=True)
         curves[name] = curve._replace(sizes=sizes, costs=costs)
     plot_growth(curves, Path(args.output_dir, "complexity", "complexity.png"))
@@ -91,10 +91,10 @@ def reproduce_complexity(args: TutorialArguments, data_args: DataArguments) -> T
         {
             "exponents": exponents,
             "table": {name: curve.expected for name, curve in CURVES.items()},
-            "measured": [each._asdict() for axis in by_axis.values() for each in axis],
+            "measured": [point._asdict() for axis in by_axis.values() for point in axis],
             "threads": torch.get_num_threads(),
         },
-        all(abs(each.exponent - each.expected) < 0.35 for each in curves.values() if each.expected),
+        all(abs(curve.exponent - curve.expected) < 0.35 for curve in curves.values() if curve.expected),
     )
 
 

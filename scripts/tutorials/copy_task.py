@@ -75,9 +75,9 @@ def reproduce_copy(args: TutorialArguments, data_args: DataArguments) -> Tutoria
             "seeds": len(exact),
             "steps": task.steps,
             "seconds_per_seed": seconds,
-            "untrained": [each.tolist() for each in untrained],
+            "untrained": [symbols.tolist() for symbols in untrained],
         },
-        min(exact) >= 0.99 and all(len(each) == COPY_LENGTH for each in untrained),
+        min(exact) >= 0.99 and all(len(symbols) == COPY_LENGTH for symbols in untrained),
     )
 
 

@@ -62,8 +62,8 @@ def reproduce_opus_books(args: TutorialArguments, data_args: DataArguments) -> T
     for name, folder in folders.items():
         figures[name] = {**{key: results[name][key] for key in OPUS_BOOKS_FIGURES}, **model_figures(folder, test)}
     figures["examples"] = examples(test, folders)
-    for each in figures["examples"]:
-        print("\n".join(f"{name:<12} {text}" for name, text in each.items()), end="\n\n")
+    for example in figures["examples"]:
+        print("\n".join(f"{name:<12} {text}" for name, text in example.items()), end="\n\n")
     word, bpe = figures["word"], figures["bpe"]
     return TutorialResult(
         "opus_books",
@@ -72,7 +72,7 @@ def reproduce_opus_books(args: TutorialArguments, data_args: DataArguments) -> T
         f"reference's unknown); {bpe['test_bleu']:.1f}, {bpe['test_chrf']:.1f} with byte-level BPE (none unknown); "
         f"{len(test):,} test pairs, {args.preset} model",
         figures,
-        bpe["unknown_target"] == 0 and all(each["long_sentence_words"] for each in (word, bpe)),
+        bpe["unknown_target"] == 0 and all(system["long_sentence_words"] for system in (word, bpe)),
     )
 
 
@@ -129,7 +129,7 @@ def unknown_rates(tokenizer: PreTrainedTokenizerBase, pairs: datasets.Dataset) -
     encoded = tokenizer(pairs["source"][:], text_target=pairs["target"][:])
     rates = {}
     for side, column in (("source", "input_ids"), ("target", "labels")):
-        ids = np.concatenate([each[:-1] for each in encoded[column]])
+        ids = np.concatenate([row[:-1] for row in encoded[column]])
         rates[f"unknown_{side}"] = float(np.mean(ids == tokenizer.unk_token_id))
     return rates
 
@@ -140,5 +140,5 @@ def examples(test: datasets.Dataset, folders: dict[str, Path]) -> list[dict[str,
     chosen = [{"source": test[i]["source"], "reference": test[i]["target"]} for i in indices]
     for name, folder in folders.items():
         lines = (folder / "test_translations.txt").read_text(encoding="utf-8").split("\n")
-        chosen = [{**each, name: lines[i]} for each, i in zip(chosen, indices, strict=True)]
+        chosen = [{**example, name: lines[i]} for example, i in zip(chosen, indices, strict=True)]
     return chosen

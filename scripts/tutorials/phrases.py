@@ -97,7 +97,7 @@ def one_thread() -> Iterator[None]:
 @one_thread()
 def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
     wrong = [wrong_phrases(PHRASES, *train_phrases(PHRASES, seed, args)) for seed in seed_range(args, 10)]
-    exact = [len(PHRASES.pairs) - len(each) for each in wrong]
+    exact = [len(PHRASES.pairs) - len(errors) for errors in wrong]
     perfect = sum(number == len(PHRASES.pairs) for number in exact)
     return TutorialResult(
         "phrases",
@@ -112,8 +112,8 @@ def reproduce_phrases(args: TutorialArguments, data_args: DataArguments) -> Tuto
 def reproduce_statquest(args: TutorialArguments, data_args: DataArguments) -> TutorialResult:
     """Learn two phrases with embeddings of width 2 from several seeds, and draw positions and attention."""
     trained = [train_phrases(STATQUEST, seed, args) for seed in seed_range(args, 10)]
-    wrong = [wrong_phrases(STATQUEST, *each) for each in trained]
-    perfect = sum(not each for each in wrong)
+    wrong = [wrong_phrases(STATQUEST, model, tokenizer) for model, tokenizer in trained]
+    perfect = sum(not errors for errors in wrong)
     draw_statquest(*trained[0], Path(args.output_dir, "statquest"))
     return TutorialResult(
         "statquest",
