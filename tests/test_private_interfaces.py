@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import GenerationConfig, PreTrainedConfig, Seq2SeqTrainer
+from transformers import PreTrainedConfig, Seq2SeqTrainer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
-from tiny import tiny_model
 
 PACKAGE = "hf_vanilla_transformer"
 LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "datasets", "tokenizers")
@@ -118,7 +117,7 @@ CALLABLES = {
     "transformers.utils.generic.merge_with_config_defaults": "func",
     "transformers.utils.output_capturing.OutputRecorder": "target_class index layer_name",
     "transformers.utils.output_capturing.capture_outputs": "func",
-    # Decoding
+    # Decoding, overridden or called by fast/ only: `generate()` has no public hook between its steps
     "transformers.GenerationMixin._beam_search": (
         "input_ids logits_processor stopping_criteria generation_config synced_gpus"
     ),
@@ -126,11 +125,9 @@ CALLABLES = {
     "transformers.GenerationMixin._prepare_cache_for_generation": (
         "generation_config model_kwargs generation_mode batch_size max_cache_length"
     ),
-    "transformers.GenerationMixin._prefill": "input_ids generation_config model_kwargs is_first_iteration",
     "transformers.GenerationMixin._sample": (
         "input_ids logits_processor stopping_criteria generation_config synced_gpus streamer"
     ),
-    "transformers.GenerationMixin._update_model_kwargs_for_generation": "outputs model_kwargs is_encoder_decoder",
     "transformers.GenerationMixin._valid_auto_compile_criteria": "model_kwargs generation_config",
     "transformers.PreTrainedModel.get_compiled_call": "compile_config",
     # The tokenizer
@@ -249,9 +246,6 @@ def test_attributes_of_instances():
     action = ArgumentParser()._actions[0]
     parser.add_argument_group("help")._add_action(action)
     assert parser._option_string_actions["--help"] is action
-    model, options = tiny_model(), GenerationConfig(pad_token_id=0, eos_token_id=2, decoder_start_token_id=1)
-    model._prepare_special_tokens(options)
-    assert options._pad_token_tensor == 0 and options._eos_token_tensor == 2
 
 
 # Listed above, checked on instances, or set by `register_pipeline`.
@@ -260,7 +254,7 @@ KNOWN = {name.rpartition(".")[2] for name in (*CALLABLES, *VALUES)} | {
     *("_actions", "_add_action", "_option_string_actions"),
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
     *("_parameters", "_version", "_op", "_backward_cls"),
-    *("_pad_token_tensor", "_eos_token_tensor", "_signature_columns"),
+    "_signature_columns",
 }
 # Documented: https://huggingface.co/docs/transformers (main classes, internal helpers) and the docs of the others.
 DOCUMENTED_MODULES = (
@@ -292,6 +286,18 @@ def test_no_private_attribute_is_missing_from_the_list():
             (ours if isinstance(node.ctx, ast.Store) else used).add(node.attr)
     assert used - ours - KNOWN - PUBLIC == set()
     assert len(used & KNOWN) > 10
+
+
+def test_only_fast_leans_on_the_private_methods_of_generation():
+    private = {name.rpartition(".")[2] for name in CALLABLES if name.startswith("transformers.GenerationMixin._")}
+    package = Path(hf_vanilla_transformer.__file__).parent
+    folders = {
+        file.relative_to(package).parts[0]
+        for file in package.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in private
+    }
+    assert folders == {"fast"}
 
 
 def test_no_private_override_is_missing_from_the_list():

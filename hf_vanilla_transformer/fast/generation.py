@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from torch import Tensor
-from transformers.cache_utils import StaticCache
 
 from ..model.compat_vanilla_transformer import CACHE
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.masks_vanilla_transformer import match_batch_size
-from ..search.beams import beam_search, can_search, select_rows
+from ..search.beams import beam_search, can_search, reorder_cache
 from .cuda_graphs import RecordedSteps, can_capture, suits_static_cache
 from .linear import decoding_products
 from .recorded_search import may_be_recorded, recorded_search
@@ -49,6 +48,11 @@ class FastGeneration(VanillaTransformerGenerationMixin):
             return RecordedSteps(model, model.device)
         return super().get_compiled_call(compile_config)  # type: ignore[misc]  # of `PreTrainedModel`
 
+    def step_call(self, model_kwargs: dict[str, Any], options: Any) -> Any:
+        """Return the forward pass for steps of a search, compiled if transformers would compile greedy search."""
+        is_compiled = cast(Any, self)._valid_auto_compile_criteria(model_kwargs, options)
+        return self.get_compiled_call(options.compile_config) if is_compiled else self
+
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], mode: Any, batch_size: int, length: int
     ) -> Any:
@@ -71,23 +75,8 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         return input_ids, {**kwargs, **source}
 
     def _reorder_cache(self, past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; the beams of a sentence share the cross-attention cache.
-
-        If `beam_idx` has fewer rows than the cache, sentences are dropped.
-        """
-        own: Any = getattr(past_key_values, "self_attention_cache", past_key_values)
-        cross: Any = getattr(past_key_values, "cross_attention_cache", None)
-        if cross is not None and len(beam_idx) < (total := own.layers[0].keys.shape[0]):
-            for layer in cross.layers:
-                layer.keys, layer.values = (select_rows(x, beam_idx, total) for x in (layer.keys, layer.values))
-        if isinstance(own, StaticCache):
-            # In place: compiled steps expect it at the same address.
-            cached: Any
-            for cached in own.layers:
-                for states in (cached.keys, cached.values):
-                    states.copy_(states.index_select(0, beam_idx.to(states.device)))
-        else:
-            own.reorder_cache(beam_idx)
+        """Reorder a cache in the searches of transformers."""
+        reorder_cache(past_key_values, beam_idx)
         return past_key_values
 
     def _beam_search(
@@ -102,8 +91,7 @@ class FastGeneration(VanillaTransformerGenerationMixin):
         """Return the sequences and scores of transformers' beam search, up to ties.
 
         Each row's best log-probabilities are selected in one pass, while the base class copies, normalizes and adds to
-        all of them. Steps over a static cache are compiled if the base class would compile those of greedy search.
-        What `can_search` excludes, and processes that must step together, are left to the base class.
+        all of them. What `can_search` excludes, and processes that must step together, are left to the base class.
         """
         options, args = generation_config, (input_ids, logits_processor, stopping_criteria, generation_config)
         if synced_gpus or not can_search(options):

@@ -17,6 +17,7 @@ from transformers.cache_utils import StaticCache
 
 from ..model.compat_vanilla_transformer import CACHE
 from ..model.modeling_vanilla_transformer import VanillaTransformerAttention, VanillaTransformerDecoder
+from ..search.beams import end_tokens
 from ..search.row_limits import RowLimits
 from .cuda_graphs import can_capture, record
 from .static_search import StaticBeams, StaticGreedy
@@ -127,15 +128,14 @@ def _key(
     model: Any, state: Any, input_ids: Tensor, processors: list[Any], encoded: Tensor, mask: Tensor | None
 ) -> tuple[Any, ...]:
     """Return all that a recorded step depends on except the contents of tensors."""
-    options, device = state.options, input_ids.device
-    ends = (state.progress.eos, options._eos_token_tensor)
+    options, device, eos = state.options, input_ids.device, state.progress.eos
     parts = (model.get_decoder(), model.lm_head)
     weights = (weight for part in parts for weight in (*part.parameters(), *part.buffers()))
     return (
         (type(state), input_ids.shape, state.shape, options.num_beams, *map(type, processors)),
         (options.length_penalty, options.early_stopping, options.max_length * (options.early_stopping == "never")),
         (encoded.shape, encoded.dtype, None if mask is None else (mask.shape, mask.dtype)),
-        tuple(None if tokens is None else tokens.shape for tokens in ends),
+        (None if eos is None else eos.shape, len(end_tokens(options))),
         (torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled()),
         torch.backends.cuda.matmul.fp32_precision,
         # Graphs of other streams may run concurrently, and use other memory.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import EosTokenCriteria, MaxLengthCriteria
 
-from ..search.beams import Beams, blockwise_topk
+from ..search.beams import Beams, blockwise_topk, end_tokens
 from ..search.row_limits import RowLimits
 from .kernels import replace_by_gradients, suits
 
@@ -139,8 +139,8 @@ class StaticGreedy:
         """Start from prefixes (N, T)."""
         self.options = options
         self.progress = Progress(input_ids, stopping_criteria, num_beams=1)
-        pad = options._pad_token_tensor
-        self.pad = input_ids.new_zeros(()) if pad is None else pad.clone()
+        ends, padding = end_tokens(options), options.pad_token_id
+        self.pad = input_ids.new_full((), int(next(iter(ends), 0) if padding is None else padding))
         self.sequences = input_ids.new_zeros(len(input_ids), self.progress.room)
         self.sequences[:, : input_ids.shape[1]] = input_ids
         self.is_finished = torch.zeros_like(input_ids[:, 0], dtype=torch.bool)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..search.beams import MASKED_SCORE, Beams, blockwise_topk, search
+from ..search.beams import MASKED_SCORE, Beams, blockwise_topk, end_tokens, search
 from .glossary import GlossaryError, in_word
 
 # Text before a term, on which its tokens depend: a space, nothing, an opening bracket. The first must succeed.
@@ -288,7 +288,7 @@ class ConstrainedBeams(Beams):
                 )
         self.terms = [each for each in terms for _ in range(self.num_beams)]
         self.states = [each.start for each in self.terms]
-        self.ends: list[int] = [] if options._eos_token_tensor is None else options._eos_token_tensor.tolist()
+        self.ends = end_tokens(options)
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
         rows = super().extend(logits, logits_processor, input_ids)

@@ -18,7 +18,7 @@ from transformers import (
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, StaticCache
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -67,11 +67,21 @@ def can_search(options: Any) -> bool:
     |---|---|
     | `do_sample`, `num_beam_groups`, `constraints`, `force_words_ids` | other searches |
     | `low_memory` | refused there |
+    | `prefill_chunk_size` | prefixes in pieces |
     | `output_scores`, `output_logits`, `output_attentions`, `output_hidden_states`, each with \
 `return_dict_in_generate` | kept for each step; with one of them, `beam_indices` and the cache are returned as well |
     """
     keeps_steps = options.return_dict_in_generate and any(getattr(options, name) for name in STEP_OUTPUTS)
-    return options.get_generation_mode() is GenerationMode.BEAM_SEARCH and not options.low_memory and not keeps_steps
+    is_plain = not (options.low_memory or options.prefill_chunk_size or keeps_steps)
+    return is_plain and options.get_generation_mode() is GenerationMode.BEAM_SEARCH
+
+
+def end_tokens(options: Any) -> list[int]:
+    """Return the end tokens of a generation config, none if the length limit alone ends a search."""
+    ends = options.eos_token_id
+    if isinstance(ends, Tensor):
+        ends = ends.tolist()
+    return [] if ends is None else ends if isinstance(ends, list) else [ends]
 
 
 class Beams:
@@ -97,13 +107,12 @@ class Beams:
         self.num_beams, self.length = options.num_beams, input_ids.shape[1]
         self.prefix_length, sentences = self.length, input_ids.shape[0] // self.num_beams
         self.row_limits = RowLimits.of(stopping_criteria, input_ids, self.num_beams, options.max_length)
-        pad, eos = options._pad_token_tensor, options._eos_token_tensor
+        ends = end_tokens(options)
         # Even if the best continuations of each beam end it, k others remain.
-        self.num_candidates = max(2, 1 + (0 if eos is None else len(eos))) * self.num_beams
-        self.running = input_ids.new_full((sentences, self.num_beams, room or options.max_length), -1)
-        if eos is not None:
-            # `pad or eos[0]`, without waiting for an accelerator.
-            self.running.copy_(eos[0] if pad is None else pad.where(pad != 0, eos[0]))
+        self.num_candidates = max(2, 1 + len(ends)) * self.num_beams
+        # As in transformers, also where the padding token is 0.
+        padding = (options.pad_token_id or ends[0]) if ends else -1
+        self.running = input_ids.new_full((sentences, self.num_beams, room or options.max_length), int(padding))
         self.running[..., : self.length] = input_ids.view(sentences, self.num_beams, -1)
         # Equal beams count once.
         self.running_scores = torch.full((sentences, self.num_beams), MASKED_SCORE, device=input_ids.device)
@@ -254,12 +263,10 @@ def beam_search(
 def search(model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, model_kwargs: dict[str, Any]) -> Any:
     """Search from `beams` with any encoder-decoder; return what `generate()` returns.
 
-    Steps over a static cache are compiled if transformers would compile those of greedy search.
+    Steps are those of the model's `step_call`, if it has one, which may be compiled.
     """
-    options = beams.options
-    is_compiled = model._valid_auto_compile_criteria(model_kwargs, options)
-    forward = model.get_compiled_call(options.compile_config) if is_compiled else model
-    outputs = model._prefill(input_ids, options, model_kwargs, is_first_iteration=not options.is_assistant)
+    forward = model.step_call(model_kwargs, beams.options) if hasattr(model, "step_call") else model
+    outputs = model(**_first_inputs(model, input_ids, model_kwargs), return_dict=True)
     beams.drops_final = (
         input_ids.device.type == "cpu"
         and all(
@@ -269,17 +276,34 @@ def search(model: Any, beams: Beams, input_ids: Tensor, logits_processor: Any, m
         and _has_selectable_rows(model_kwargs)
     )
     while True:
-        model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+        model_kwargs |= _next_inputs(outputs, model_kwargs)
         beam_idx = beams.extend(outputs.logits[:, -1], logits_processor, input_ids)
         # Free the large logits before the next step.
         del outputs
         if beams.is_done:
             return beams.output()
-        _select_inputs(model, model_kwargs, beam_idx, len(input_ids))
+        _select_inputs(model_kwargs, beam_idx, len(input_ids))
         input_ids = beams.tokens()
         step = 1 if model_kwargs["use_cache"] else None
         inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
         outputs = forward(**inputs, return_dict=True)
+
+
+def _first_inputs(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -> Any:
+    """Return the arguments of `forward` for a prefix (N, T)."""
+    mask, cache, step = model_kwargs.get("decoder_attention_mask"), model_kwargs.get(CACHE), None
+    if cache is not None and mask is not None and mask.shape[1] == input_ids.shape[1]:
+        step = input_ids.shape[1] - cache.get_seq_length()
+    given = {"next_sequence_length": step, "is_first_iteration": True, **model_kwargs}
+    return model.prepare_inputs_for_generation(input_ids, **given)
+
+
+def _next_inputs(outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the cache that a step filled, and the mask of its tokens and the next."""
+    inputs = {CACHE: outputs[CACHE]} if CACHE in outputs else {}
+    if (mask := model_kwargs.get("decoder_attention_mask")) is not None:
+        inputs["decoder_attention_mask"] = torch.cat((mask, mask.new_ones(len(mask), 1)), 1)
+    return inputs
 
 
 def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
@@ -291,14 +315,30 @@ def _has_selectable_rows(model_kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _select_inputs(model: Any, model_kwargs: dict[str, Any], rows: Tensor, total: int) -> None:
+def reorder_cache(cache: Any, rows: Tensor) -> None:
+    """Reorder the self-attention cache, in place; that of cross-attention is equal for the beams of a sentence.
+
+    If `rows` are fewer than those of the cache, sentences are dropped.
+    """
+    own: Any = getattr(cache, "self_attention_cache", cache)
+    cross: Any = getattr(cache, "cross_attention_cache", None)
+    if cross is not None and len(rows) < (total := own.layers[0].keys.shape[0]):
+        for layer in cross.layers:
+            layer.keys, layer.values = (select_rows(x, rows, total) for x in (layer.keys, layer.values))
+    if isinstance(own, StaticCache):
+        # At the same address, where compiled steps expect it.
+        cached: Any
+        for cached in own.layers:
+            for states in (cached.keys, cached.values):
+                states.copy_(states.index_select(0, rows.to(states.device)))
+    else:
+        own.reorder_cache(rows)
+
+
+def _select_inputs(model_kwargs: dict[str, Any], rows: Tensor, total: int) -> None:
     """Select the inputs of the next step for `rows` out of `total` hypotheses."""
     if (cache := model_kwargs.get(CACHE)) is not None:
-        # Only some models define this method.
-        if reorder := getattr(model, "_reorder_cache", None):
-            model_kwargs[CACHE] = reorder(cache, rows)
-        else:
-            cache.reorder_cache(rows)
+        reorder_cache(cache, rows)
     if len(rows) == total:
         return
     for name in ROW_INPUTS:

@@ -9,11 +9,11 @@ from transformers import CompileConfig
 from devices import on
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.fast import kernels
-from hf_vanilla_transformer.fast.generation import FastGeneration
 from hf_vanilla_transformer.fast.modules import FastDecoder
 from hf_vanilla_transformer.inference.decoding import RefuseNaN
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import load, translate
+from hf_vanilla_transformer.search import beams
 from steps import attended, random_step
 from tiny import VOCABULARIES, counting_backend, padded_source, tiny_model
 from translators import ENGLISH, SPANISH, build, save_translator
@@ -126,16 +126,15 @@ def test_compiled_steps_over_a_static_cache(device, num_beams):
         assert len(graphs) == 1, "one graph for all steps of all calls"
 
 
-def test_beams_over_a_static_cache_are_reordered_in_place(device):
+def test_beams_over_a_static_cache_are_reordered_in_place(device, monkeypatch):
     model, source, places = varied_model().to(device), on(device, padded_source(3)), set()
-    reorder = FastGeneration._reorder_cache
+    reorder = beams.reorder_cache
 
-    def watch(self, cache, indices):
-        cache = reorder(self, cache, indices)
+    def watch(cache, rows):
+        reorder(cache, rows)
         places.add(cache.self_attention_cache.layers[0].keys.data_ptr())
-        return cache
 
-    model._reorder_cache = watch.__get__(model)
+    monkeypatch.setattr(beams, "reorder_cache", watch)
     options = {**ENDS, "num_beams": 3, "cache_implementation": "static", "disable_compile": True}
     model.generate(**source, **options)
     assert len(places) == 1

@@ -202,18 +202,18 @@ READ_BY_BEAMS = [0, 0, 1, 5]
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 def test_beam_search_reads_once_a_step(fake_device, early_stopping):
     options = GenerationConfig(
-        num_beams=3, num_return_sequences=2, max_length=8, length_penalty=1.0, early_stopping=early_stopping
-    )
+        num_beams=3, num_return_sequences=2, max_length=8, length_penalty=1.0, early_stopping=early_stopping,
+        pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip  # one name a line would say no more
     with fake_accelerator(fake_device, READ_BY_BEAMS) as accelerator, torch.device(fake_device), torch.no_grad():
         model = build(fake_device).eval()
         # Drawn on the CPU, then copied to the default device.
         source = accelerator.copying_in(padded_source)(2)
-        # `generate()` prepares these.
-        options._pad_token_tensor, options._eos_token_tensor = torch.zeros((), dtype=torch.long), torch.ones(1).long()
-        ends = StoppingCriteriaList([MaxLengthCriteria(8), EosTokenCriteria(options._eos_token_tensor)])
+        end = torch.ones(1).long()
+        ends = StoppingCriteriaList([MaxLengthCriteria(8), EosTokenCriteria(end)])
         found = model._beam_search(
             torch.ones(2 * 3, 1, dtype=torch.long),
-            LogitsProcessorList([MinLengthLogitsProcessor(3, options._eos_token_tensor, fake_device)]),
+            LogitsProcessorList([MinLengthLogitsProcessor(3, end, fake_device)]),
             ends,
             options,
             encoder_outputs=model.get_encoder()(**source),

@@ -20,6 +20,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.model.checks_vanilla_transformer import LAYER_ARGUMENTS
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE, CACHE_NAMES, cache_name
+from hf_vanilla_transformer.search import beams
 from tiny import batch_with_padding, close, labelled_batch, perturbed_model, tiny_config, tiny_model, tokens
 
 EITHER_NAME = pytest.mark.parametrize("name", CACHE_NAMES)
@@ -139,6 +140,7 @@ class TestRenamedInGenerate:
         monkeypatch.setattr(
             GenerationMixin, "_update_model_kwargs_for_generation", lambda self, _, kwargs, **__: kwargs
         )
+        monkeypatch.setattr(beams, "_next_inputs", lambda *args: {})
         with pytest.raises(RuntimeError, match=r"decodes 1 of 2 target tokens but passes no cache.*transformers 5"):
             tiny_model().generate(tokens(2, 6), max_new_tokens=4, **options)
 
