@@ -20,7 +20,7 @@ from ..batches import greedy_batches
 from ..options import POSITIVE, SearchOptions, check_range, ranges
 from ..pretrained.output_limits import OutputLimits, check_bounds, given_bounds, row_limit_options
 from ..pretrained.teacher_forcing import evaluation_mode, position_limit
-from ..search.beams import beam_search, can_search
+from ..search.beams import beam_search, can_search, scores_only
 from ..text.protection import Link
 from .constrained_search import Terms, TermVocabulary, constrained_beam_search
 from .glossary import Glossary, GlossaryError
@@ -318,7 +318,7 @@ class Decoder:
             forced_end = self._setting("forced_eos_token_id", None)
         if limits:
             bounds = row_limit_options(limits, self.model.device, forced_end, **options)
-        with evaluation_mode(self.model):
+        with evaluation_mode(self.model), scores_only():
             output = self.generate(
                 input_ids=input_ids.to(self.model.device),
                 attention_mask=mask.long().to(self.model.device),
@@ -345,7 +345,8 @@ class Decoder:
         # Processes may have to step together.
         is_alone = not (distributed.is_available() and distributed.is_initialized())
         is_own = self._takes_processors and "custom_generate" not in self.options
-        return is_own and is_alone and can_search(settings)
+        with scores_only():
+            return is_own and is_alone and can_search(settings)
 
     def _report_options(self, num_beams: int, has_terms: bool) -> dict[str, Any]:
         """Return the options with which `generate()` returns scores, if they are requested."""

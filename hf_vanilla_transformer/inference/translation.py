@@ -117,8 +117,8 @@ def translate_lines(
         tokenizer: The tokenizer it was trained with.
         lines: Source lines of one or more sentences, read lazily.
         num_hypotheses: Translations of each line; those of a beam search come best first.
-        max_tokens: Most source tokens in a batch, padding included, times the number of beams or samples. With
-            scores, output tokens count instead, since scores of the whole vocabulary are kept for each.
+        max_tokens: Most source tokens in a batch, padding included, times the number of beams or samples. With scores
+            of greedy search or samples, output tokens count instead, since scores of the whole vocabulary are kept.
         max_source_length: Truncate sources to this many tokens, end token included; None for no truncation.
         with_scores: Whether to return scores.
         with_alignments: Whether to return alignments, from `word_alignments`; one for all lines, or one for each.

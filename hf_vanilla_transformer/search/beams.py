@@ -3,6 +3,9 @@
 Shapes: B sentences, k beams, N = B * k rows, c candidates per sentence or row, T target length, V target vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -58,20 +61,34 @@ ROW_WISE = (
 STEP_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
+_returns_scores_only = ContextVar("_returns_scores_only", default=False)
+
+
+@contextmanager
+def scores_only() -> Iterator[None]:
+    """In this context, `return_dict_in_generate` asks for sequences and scores, not for cache and beam indices."""
+    token = _returns_scores_only.set(True)
+    try:
+        yield
+    finally:
+        _returns_scores_only.reset(token)
+
+
 def can_search(options: Any) -> bool:
     """Whether our beam search does all that a generation config asks for.
 
-    It returns sequences and, with `return_dict_in_generate`, their scores. Left to transformers:
+    It returns sequences and, in `scores_only`, their scores. Left to transformers:
 
     | option | reason |
     |---|---|
     | `do_sample`, `num_beam_groups`, `constraints`, `force_words_ids` | other searches |
     | `low_memory` | refused there |
     | `prefill_chunk_size` | prefixes in pieces |
-    | `output_scores`, `output_logits`, `output_attentions`, `output_hidden_states`, each with \
-`return_dict_in_generate` | kept for each step; with one of them, `beam_indices` and the cache are returned as well |
+    | `return_dict_in_generate`, except in `scores_only` | returns `beam_indices` and the cache |
+    | `output_scores`, `output_logits`, `output_attentions`, `output_hidden_states` with it | kept for each step |
     """
-    keeps_steps = options.return_dict_in_generate and any(getattr(options, name) for name in STEP_OUTPUTS)
+    keeps_steps = not _returns_scores_only.get() or any(getattr(options, name) for name in STEP_OUTPUTS)
+    keeps_steps = keeps_steps and options.return_dict_in_generate
     is_plain = not (options.low_memory or options.prefill_chunk_size or keeps_steps)
     return is_plain and options.get_generation_mode() is GenerationMode.BEAM_SEARCH
 

@@ -33,8 +33,7 @@ def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
 
     monkeypatch.setattr(model, "_reorder_cache", notice)
     options = {"eos_token_id": None, "max_new_tokens": 7, "num_beams": 3, "return_dict_in_generate": True}
-    # The search of transformers returns its cache.
-    options |= {"do_sample": do_sample, "output_scores": True}
+    options["do_sample"] = do_sample
     out = model.generate(**source, **options, logits_processor=LogitsProcessorList([read]))
     several = {name: value.repeat_interleave(3, 0) for name, value in source.items()}
     target = torch.cat([seen["beams"][seen["rows"]], tokens(9, 1)], 1)
@@ -98,3 +97,12 @@ def test_a_step_takes_fewer_calls_of_python_than_that_of_marian(options):
         calls(model, 8)
         found[kind] = (calls(model, 24) - calls(model, 8)) / 16
     assert found["shared"] < found["marian"], found
+
+
+def test_beam_search_returns_what_that_of_transformers_returns():
+    model, source = tiny_model(), padded_source(4)
+    options = {"num_beams": 3, "max_new_tokens": 5, "return_dict_in_generate": True}
+    out = model.generate(**source, **options)
+    expected = restore(model).generate(**source, **options)
+    assert out.keys() == expected.keys() > {"sequences", "beam_indices"}
+    assert torch.equal(out.sequences, expected.sequences) and torch.equal(out.beam_indices, expected.beam_indices)

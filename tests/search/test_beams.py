@@ -12,6 +12,7 @@ from transformers import (
 
 from devices import DROPS_SENTENCES, TEST_DEVICE, on, same_numbers
 from hf_vanilla_transformer.search import beams as beam_search
+from hf_vanilla_transformer.search.beams import scores_only
 from hf_vanilla_transformer.search.row_limits import ForcedEnd, RowLimits
 from tiny import close, one_layer_model, padded_source
 
@@ -21,6 +22,12 @@ SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 REPORT = {"return_dict_in_generate": True}
 # Scores of the whole vocabulary are left to transformers.
 KEPT = {**REPORT, "output_scores": True}
+
+
+@pytest.fixture(autouse=True)
+def _scores_only():
+    with scores_only():
+        yield
 
 
 def varied_model(**changes):
