@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from fuzzing import one_line, texts
 from hf_vanilla_transformer.documents import KINDS, kind_of, open_document
 from hf_vanilla_transformer.errors import DataError
+from tables import looped
 
 
 def test_kinds_by_ending():
@@ -36,7 +37,7 @@ def test_text_comes_back_as_text():
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><xliff>&b;</xliff>'
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "content", "message"),
     [
         ("text", b"a\n\xff", ", line 2: byte 0xff is not UTF-8"),
@@ -87,7 +88,7 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("kind", AROUND)
+@looped("kind", AROUND)
 def test_messages_of_icu_stay_whole(kind):
     message = MESSAGE.replace("\n", '\\n"\n"') if kind == "po" else MESSAGE
     document = open_document(AROUND[kind].replace("{}", f"A cat, {message} &amp; a dog {message}"), kind)
@@ -115,8 +116,8 @@ def test_messages_of_icu_may_have_line_breaks(kind, line_break):
     )
 
 
-@pytest.mark.parametrize("kind", ["html", "vtt", "xliff", "markdown", "srt"])
-@pytest.mark.parametrize("text", ["{}", "&#160;&#8212; {} &#169;", "One &#233; {} and {}."])
+@looped("kind", ["html", "vtt", "xliff", "markdown", "srt"])
+@looped("text", ["{}", "&#160;&#8212; {} &#169;", "One &#233; {} and {}."])
 def test_messages_of_icu_stay_verbatim(kind, text):
     message = "{n, plural, other {a &#233;&#13;&#10;&quot;b&quot; &#x27;}}"
     content = AROUND[kind].replace("{}", text.replace("{}", message))

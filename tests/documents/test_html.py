@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fuzzing import texts
 from hf_vanilla_transformer.documents import open_document
+from tables import looped
 
 PIECES = st.sampled_from(
     ["<p class='a'>", "</p>", "<br/>", '<a title="x > y">', "</a>", "<!-- a <b> -->", "<code>a b</code>", "<", "&amp;",
@@ -28,7 +29,7 @@ def same(html):
     return document.render(map(itself, document.segments))
 
 
-@pytest.mark.parametrize(
+@looped(
     "html, expected",
     [
         ("<p>A man in a red shirt\n  rides a bicycle.</p>", ["A man in a red shirt rides a bicycle."]),
@@ -84,7 +85,7 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
     assert same(html) == html
 
 
-@pytest.mark.parametrize(
+@looped(
     "html",
     [
         "<!DOCTYPE html>\r\n<html lang=en>\r\n<head><title>A &amp; B</title></head>\r\n<body><P CLASS=x>A <B>dog</B>."
@@ -132,7 +133,7 @@ def test_translations_change_no_structure(html, data):
     ]
 
 
-@pytest.mark.parametrize(
+@looped(
     "start, repeated, end",
     [
         ("", "<b>a ", ""), ("", "<b>a", "</b>"), ("", "</i>", ""), ("<b>", "<a x='", ""), ("", "<!--", ""),

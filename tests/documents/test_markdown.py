@@ -6,6 +6,7 @@ import pytest
 
 from hf_vanilla_transformer.documents import open_document
 from hf_vanilla_transformer.documents.markdown import KEPT
+from tables import looped
 
 MARKDOWN = """---
 title: No
@@ -80,11 +81,11 @@ def test_all_else_stays():
     assert document.render(map(itself, document.segments)) == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     ["# a", "1. a", "- a", "> a", "a * *b* __c__", "[a](b)", "<b>a</b> &amp;", "`a`", "\\a", "~~a~~", "---", "a\n\nb"],
 )
-@pytest.mark.parametrize("content", ["xx\n", "xx **yy**\n\nzz", "> xx", "|xx|\n|-|\n|yy|\n"])
+@looped("content", ["xx\n", "xx **yy**\n\nzz", "> xx", "|xx|\n|-|\n|yy|\n"])
 def test_text_is_escaped(content, text):
     from markdown_it import MarkdownIt
 
@@ -118,7 +119,7 @@ def test_hostile_input_is_read():
         document.render(map(itself, document.segments))
 
 
-@pytest.mark.parametrize(
+@looped(
     "repeated",
     ["[[", "[[a", "[[[a]", "[[a] ", "{%", "{%{", "{%%", "{%'", "'{%' ", "{{a", "[^", "[^a", "$$", "$a", "a$", "<code>",
      "<code ", "www.("],
@@ -131,7 +132,7 @@ def test_hostile_input_takes_linear_time(repeated):
     assert seconds(8000) < 24 * max(seconds(1000), 0.001)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "> [!NOTE]\n> A man.\n",

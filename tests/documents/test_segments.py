@@ -1,11 +1,11 @@
 import re
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer.documents import Segment, Tag, open_document
+from tables import looped
 
 TAG = re.compile(r"<(/?)(\w+)>")
 WORDS = st.lists(st.sampled_from(["a", "red", "house,", "the", "“big”", "H2O", "...", "dog."]), max_size=6).map(
@@ -46,7 +46,7 @@ def test_every_tag_comes_back_once_and_well_nested(html, translation, links):
         assert not opened
 
 
-@pytest.mark.parametrize(
+@looped(
     "html, translation, links, expected",
     [
         ("the <b>red</b> house", "la casa roja", [(0, 0), (1, 2), (2, 1)], "la casa <b>roja</b>"),

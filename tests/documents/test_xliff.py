@@ -1,8 +1,7 @@
 from xml.etree import ElementTree
 
-import pytest
-
 from hf_vanilla_transformer.documents import open_document
+from tables import looped
 
 XLIFF_1 = """<?xml version="1.0" encoding="UTF-8"?>
 <xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
@@ -81,7 +80,7 @@ def test_messages_do_not_break_pairs():
         ElementTree.fromstring(document.render([each.fill(translation) for each in document.segments]))
 
 
-@pytest.mark.parametrize(
+@looped(
     "source, text",
     [
         ('a <sm id="1" translate="no"/>Foo <sm id="2"/>x<em startRef="2"/><em startRef="1"/> b', "a ⟦1⟧ b"),
@@ -118,7 +117,7 @@ def test_untranslatable_ranges_go_on_in_the_next_segment():
     assert [segment.text for segment in document.segments] == ["a ⟦1⟧", "⟦1⟧ b"] * 2
 
 
-@pytest.mark.parametrize(
+@looped(
     "opening, closing",
     [
         ('<sc id="1"/>', '<ec startRef="1"/>'),
@@ -126,9 +125,7 @@ def test_untranslatable_ranges_go_on_in_the_next_segment():
         ('<bpt id="1">[</bpt>', '<ept id="1">]</ept>'),
     ],
 )
-@pytest.mark.parametrize(
-    "order", ["a {0}b <pc>c {1}d</pc> e", "a <pc>b {0}c</pc> {1}d e", "a <pc>b</pc> {0}<pc>c {1}d</pc> e"]
-)
+@looped("order", ["a {0}b <pc>c {1}d</pc> e", "a <pc>b {0}c</pc> {1}d e", "a <pc>b</pc> {0}<pc>c {1}d</pc> e"])
 def test_separate_elements_that_overlap_others(order, opening, closing):
     source = order.format(opening, closing)
     document = open_document(f"<xliff><segment><source>{source}</source></segment></xliff>", "xliff")

@@ -1,5 +1,3 @@
-import pytest
-
 from hf_vanilla_transformer.text.casing import (
     Case,
     capitalized,
@@ -10,9 +8,10 @@ from hf_vanilla_transformer.text.casing import (
     upper,
     usual_spellings,
 )
+from tables import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "case"),
     [
         ("A man rides a bike.", Case.SENTENCE),

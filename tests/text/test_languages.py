@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.text.languages import detect, is_installed, is_known, odds_against
+from tables import looped
 
 SENTENCES = {
     "en": "The small dog sleeps in the garden.",
@@ -34,7 +35,7 @@ class TestDetect:
         assert detect(SENTENCES["es"], ["en", "de"])[1] < 0.1 and detect(SENTENCES["zh"], ["en", "de"])[1] < 0.1
         assert detect(SENTENCES["es"], ["en"])[1] < 0.1 and detect(SENTENCES["en"], ["en"])[1] > 0.8
 
-    @pytest.mark.parametrize("text", NO_LANGUAGE)
+    @looped("text", NO_LANGUAGE)
     def test_text_in_no_language(self, text):
         assert detect(text, ["de", "en"])[1] == 0
 
@@ -55,7 +56,7 @@ class TestOddsAgainst:
         odds = {other: odds_against(text, language) for other, text in SENTENCES.items()}
         assert odds.pop(language) == 1 and min(odds.values()) > 100
 
-    @pytest.mark.parametrize("text", [*NO_LANGUAGE, "Tom", "OK"])
+    @looped("text", [*NO_LANGUAGE, "Tom", "OK"])
     def test_text_in_no_language(self, text):
         assert odds_against(text, "en") < 10
 

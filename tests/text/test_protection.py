@@ -19,6 +19,7 @@ from hf_vanilla_transformer.text.protection import (
     read_patterns,
     with_placeholders,
 )
+from tables import looped
 
 ITEMS = [
     "https://example.org/a?b=c&d=(e)", "www.example.org", "HTTP://EXAMPLE.ORG", "ann.lee+x@mail.example.co.uk",
@@ -45,19 +46,19 @@ def protected_text(text, placeholders):
     return with_placeholders(text, Protector().spans(text), placeholders)
 
 
-@pytest.mark.parametrize("item", ITEMS)
-@pytest.mark.parametrize("text", ["A dog {} runs.", "{} a dog", "A dog {}.", "See ({}), dogs", "“{}”!"])
+@looped("item", ITEMS)
+@looped("text", ["A dog {} runs.", "{} a dog", "A dog {}.", "See ({}), dogs", "“{}”!"])
 def test_items_wherever_they_stand(item, text):
     assert found(text.format(item)) == [item]
 
 
-@pytest.mark.parametrize("item", [":-)", ";)", ":D", ":'(", "xDD", "<3", "\\o/", "^_^"])
-@pytest.mark.parametrize("text", ["A dog {} runs.", "{} a dog", "A dog. {}", "A dog {}."])
+@looped("item", [":-)", ";)", ":D", ":'(", "xDD", "<3", "\\o/", "^_^"])
+@looped("text", ["A dog {} runs.", "{} a dog", "A dog. {}", "A dog {}."])
 def test_emoticons_stand_alone(item, text):
     assert found(text.format(item)) == [item] and found(f"A dog{item}", kinds={*PATTERNS} - {"numbers"}) == []
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "A 2nd dog's A4 page, AT&T and R&D: 50 cents'", "5 < 6 > 4", "he/she, and/or", "a %", "a < b > c", "5<a",
@@ -169,7 +170,7 @@ def test_pairs_have_placeholders_for_what_both_have():
     assert protect_pair(many, many, protector)[0].count("⟦") == len(PLACEHOLDERS)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         *(character * LONG for character in "`a{$%@❤<-"),
@@ -189,7 +190,6 @@ def test_pairs_have_placeholders_for_what_both_have():
         "❤\u200d" * LONG,
         "https://x" + "." * LONG,
     ],
-    ids=lambda text: text[:6],
 )
 def test_time_is_linear(text):
     protector = Protector()

@@ -11,6 +11,7 @@ from hf_vanilla_transformer.text.sentences import (
     split_sentences,
     whole,
 )
+from tables import looped
 
 PARTS = st.sampled_from(
     [
@@ -56,7 +57,7 @@ def test_a_text_is_its_sentences_in_its_layout(text, language):
         assert all(len(sentence) <= 5 for sentence in cut.sentences)
 
 
-@pytest.mark.parametrize(
+@looped(
     "text, language, sentences",
     [
         ("Dr. Smith sleeps.  Does he?\nYes ", "en", ["Dr. Smith sleeps.", "Does he?", "Yes"]),
@@ -100,7 +101,7 @@ def test_sentences(text, language, sentences):
     assert list(split_sentences(text, language).sentences) == sentences
 
 
-@pytest.mark.parametrize("mark", ["-", "–", "* ", ">", "> >", "#", "•"])
+@looped("mark", ["-", "–", "* ", ">", "> >", "#", "•"])
 def test_bullets_are_no_text(mark):
     text = f"{mark} A dog.\n  {mark}\tA cat. It runs.\n{mark}"
     layout = split_sentences(text)

@@ -1,13 +1,12 @@
 from itertools import product
 
-import pytest
-
 from hf_vanilla_transformer.text.spelling import MAX_WORDS, MIN_COUNT, TYPO_RATIO, Lexicon, lexicon_of
+from tables import looped
 
 LEXICON = Lexicon(frozenset("the people running over does with form from Tom".split()), frozenset(["dose"]))
 
 
-@pytest.mark.parametrize(
+@looped(
     "typed, corrected",
     [
         ("teh", "the"), ("poeple", "people"), ("epople", "people"), ("runing", "running"), ("runnning", "running"),
