@@ -8,6 +8,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_vanilla_transformer.model import modeling_vanilla_transformer
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerAttention
 from processes import run_python
+from tables import looped
 from tiny import (
     VOCABULARY,
     batch_with_padding,
@@ -70,8 +71,8 @@ class TestFormula:
         return torch.stack(rows).view_as(x)
 
     @EVERY_IMPLEMENTATION
-    @pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
-    @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
+    @looped("widths", WIDTHS.values())
+    @looped("cross", [False, True])
     def test_equals_the_formula(self, cross, widths, implementation):
         config = tiny_config(**widths)
         config._attn_implementation = implementation
@@ -151,8 +152,8 @@ class TestMasks:
     """Padding, and section 3.2.3: no token sees a later one."""
 
     @EVERY_IMPLEMENTATION
-    @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-    @pytest.mark.parametrize("side", ["left", "right"])
+    @looped("positions", ["sinusoidal", "learned"])
+    @looped("side", ["left", "right"])
     def test_padding_has_no_effect(self, side, positions, implementation):
         model = tiny_model(position_embedding_type=positions)
         model.set_attn_implementation(implementation)

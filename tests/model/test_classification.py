@@ -19,6 +19,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     train_tokenizer,
 )
+from tables import looped
 from tiny import (
     EVERY_VOCABULARY,
     batch_with_padding,
@@ -157,7 +158,7 @@ class TestLoading:
         close(encoder(**batch).last_hidden_state, model.model(**batch).last_hidden_state, 0)
 
     @EVERY_VOCABULARY
-    @pytest.mark.parametrize("part", [lambda model: model, lambda model: model.model], ids=["translator", "its model"])
+    @looped("part", [lambda model: model, lambda model: model.model])
     def test_starts_from_the_encoder_of_a_translator(self, part, changes, tmp_path):
         translator = part(tiny_model(**changes))
         translator.save_pretrained(tmp_path)

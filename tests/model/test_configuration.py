@@ -21,6 +21,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerModel,
     train_tokenizer,
 )
+from tables import looped
 from tiny import TINY, one_layer_model, tiny_config
 
 ONE_LAYER = {**TINY, "encoder_layers": 1, "decoder_layers": 1}
@@ -81,7 +82,7 @@ def unchanged() -> tuple[Any, ...]:
     return behaviour()
 
 
-@pytest.mark.parametrize("field", OTHER_VALUES)
+@looped("field", OTHER_VALUES)
 def test_every_field_has_an_effect(field, unchanged):
     # A shared vocabulary has one size.
     apart = {"share_encoder_decoder_embeddings": False} if field == "decoder_vocab_size" else {}
@@ -92,7 +93,7 @@ def test_the_same_configuration_behaves_the_same(unchanged):
     assert behaviour() == unchanged
 
 
-@pytest.mark.parametrize(
+@looped(
     ("changes", "parts"),
     [
         ({"d_model": 15, "encoder_attention_heads": 5, "decoder_attention_heads": 5}, ["`d_model` is 15", "learned"]),
@@ -125,7 +126,6 @@ def test_the_same_configuration_behaves_the_same(unchanged):
         *(({"dropout": p}, [f"`dropout` is {p}", "at least 0 and below 1"]) for p in (-0.1, 1, float("nan"))),
         *(({name: 1}, [f"`{name}` is 1", "below 1"]) for name in ("attention_dropout", "activation_dropout")),
     ],
-    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )
 def test_impossible_values_name_field_value_and_remedy(changes, parts):
     with pytest.raises(ValueError) as error:
@@ -273,7 +273,7 @@ class TestDerivedFields:
     def read(self, config: VanillaTransformerConfig) -> dict[str, Any]:
         return {name: getattr(config, name) for name in self.READ}
 
-    @pytest.mark.parametrize(
+    @looped(
         "through",
         [
             lambda config: config,
@@ -330,7 +330,7 @@ def test_unrelated_keywords_pass(name):
     assert getattr(VanillaTransformerConfig(**{name: value}), name) == value
 
 
-@pytest.mark.parametrize("name", sorted(GenerationConfig().to_dict()))
+@looped("name", sorted(GenerationConfig().to_dict()))
 def test_generation_keywords_are_not_taken_for_misspelt_fields(name):
     VanillaTransformerConfig(**{name: getattr(VanillaTransformerConfig(), name, None)})
 

@@ -18,6 +18,7 @@ from transformers import (
 
 from hf_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
+from tables import looped
 from tiny import (
     EVERY_SHAPE,
     VOCABULARIES,
@@ -81,7 +82,7 @@ def every_sequence(model, source, steps):
 
 class TestSearch:
     @EVERY_SHAPE
-    @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
+    @looped("use_cache", [True, False])
     def test_greedy(self, changes, use_cache):
         model, source = varied_model(**changes), padded_source()
         assert torch.equal(model.generate(**source, **ENDLESS, use_cache=use_cache), by_hand(model, source, 7))
@@ -98,7 +99,7 @@ class TestSearch:
         close(out.sequences_scores[0], score)
 
     @EVERY_SHAPE
-    @pytest.mark.parametrize("use_cache", [True, False], ids=["cached", "uncached"])
+    @looped("use_cache", [True, False])
     def test_beam_scores_are_log_probabilities(self, changes, use_cache):
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.0, "use_cache": use_cache}
@@ -175,8 +176,8 @@ class TestConstraints:
         )
         assert out.tolist() == [[1, 9, 8, 7, 6, 5]] * 3
 
-    @pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True}, {"prompt_lookup_num_tokens": 2}])
-    @pytest.mark.parametrize("is_pair", [False, True])
+    @looped("options", [{}, {"num_beams": 2}, {"do_sample": True}, {"prompt_lookup_num_tokens": 2}])
+    @looped("is_pair", [False, True])
     def test_stop_strings(self, is_pair, options):
         source, target = (train_tokenizer([text] * 3, vocab_size=300) for text in ("a b", "un gato duerme"))
         tokenizer = VanillaTransformerTokenizer.from_pair(source, target) if is_pair else target
@@ -203,7 +204,7 @@ class TestConstraints:
 class TestInputs:
     @EVERY_SHAPE
     @GREEDY_AND_BEAMS
-    @pytest.mark.parametrize("side", ["left", "right"])
+    @looped("side", ["left", "right"])
     def test_a_batch_equals_its_sentences_alone(self, changes, num_beams, side):
         model, source = varied_model(**changes), padded_source()
         if side == "left":
@@ -234,7 +235,7 @@ class TestInputs:
         assert torch.equal(model.generate(encoder_outputs=encoded, **options), expected)
 
     @EVERY_SHAPE
-    @pytest.mark.parametrize("masked", [False, True], ids=["no mask", "mask"])
+    @looped("masked", [False, True])
     def test_continue_from_a_cache(self, changes, masked):
         model, source = varied_model(**changes), padded_source()
         once = model.generate(**source, **ENDLESS)
@@ -267,8 +268,8 @@ class TestInputs:
             assert torch.equal(model.generate(**source, **options), expected)
             assert torch.equal(model.generate(**narrow, **options), expected[2:])
 
-    @pytest.mark.parametrize("options", SEARCHES, ids=str)
-    @pytest.mark.parametrize("side", ["left", "right"])
+    @looped("options", SEARCHES)
+    @looped("side", ["left", "right"])
     def test_padding_is_inferred_from_ids(self, options, side):
         model, source = varied_model(), padded_source()
         if side == "left":
@@ -285,8 +286,8 @@ class TestInputs:
         encoded = model.get_encoder()(**source)
         assert torch.equal(decode(ids, encoder_outputs=encoded), expected)
 
-    @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences"])
-    @pytest.mark.parametrize("value", [0, -1, 1.5, "2"])
+    @looped("name", ["num_beams", "num_return_sequences"])
+    @looped("value", [0, -1, 1.5, "2"])
     def test_numbers_of_hypotheses_are_positive(self, name, value):
         model, source = tiny_model(), padded_source()
         settings = GenerationConfig()
@@ -330,8 +331,8 @@ class TestInputs:
 
 
 class TestOutputs:
-    @pytest.mark.parametrize("cache", ["dynamic", "static"])
-    @pytest.mark.parametrize(
+    @looped("cache", ["dynamic", "static"])
+    @looped(
         "options",
         [
             {},
@@ -340,7 +341,6 @@ class TestOutputs:
             {"do_sample": True, "num_return_sequences": 2},
             {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
         ],
-        ids=str,
     )
     def test_cached_rows_are_those_of_marian(self, options, cache):
         options = {**ENDLESS, **options, "cache_implementation": cache, "return_dict_in_generate": True}
@@ -386,7 +386,7 @@ class TestSpeculation:
 class TestCaches:
     @EVERY_SHAPE
     @GREEDY_AND_BEAMS
-    @pytest.mark.parametrize("cache", ["dynamic", "static"])
+    @looped("cache", ["dynamic", "static"])
     def test_equal_no_cache(self, changes, num_beams, cache):
         model, source = varied_model(**changes), padded_source()
         options = {**ENDLESS, "num_beams": num_beams}
@@ -417,8 +417,8 @@ class TestCaches:
         torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("changes", [{}, {"head_dim": 6, "value_head_dim": 6}, VOCABULARIES["tied"]], ids=str)
-@pytest.mark.parametrize(
+@looped("changes", [{}, {"head_dim": 6, "value_head_dim": 6}, VOCABULARIES["tied"]])
+@looped(
     "options",
     [
         {},
@@ -428,7 +428,6 @@ class TestCaches:
         {"assisted": True},
         {"prompt_lookup_num_tokens": 2},
     ],
-    ids=str,
 )
 def test_outputs_have_the_shapes_of_the_text_config(changes, options):
     model = tiny_model(**changes, attn_implementation="eager")

@@ -25,6 +25,7 @@ from hf_vanilla_transformer.model.hub_code_vanilla_transformer import (
     with_auto_map,
 )
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
+from tables import looped
 from translators import build
 
 CONFIG_FILES = ("config.json", "tokenizer_config.json")
@@ -55,7 +56,7 @@ def test_auto_map_names_every_registered_class():
     assert {kind for kind in models if kind.__name__.startswith("VanillaTransformerFor")} <= set(registered.values())
 
 
-@pytest.mark.parametrize("file", code_files(), ids=lambda file: file.stem)
+@looped("file", code_files())
 def test_imports_are_limited_to_siblings_and_dependencies(file):
     """When transformers copies code, it finds siblings only through `from .name import ...`."""
     siblings = {each.stem for each in code_files()}

@@ -9,6 +9,7 @@ from devices import CHECKS_VALUES
 from hf_vanilla_transformer.model import loss_vanilla_transformer
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import mean_over_labels, shift_tokens_right, summed_loss
+from tables import looped
 from tiny import (
     VOCABULARY,
     close,
@@ -70,8 +71,8 @@ def looks(request, monkeypatch):
 
 @EVERY_LOSS
 @pytest.mark.usefixtures("looks")
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("beside", BESIDE)
+@looped("positions", ["sinusoidal", "learned"])
+@looped("beside", BESIDE)
 def test_the_padding_side_changes_no_gradient(beside, positions, skip_logits):
     model, (right, left, source) = one_layer_model(position_embedding_type=positions), padded_on_both_sides()
     found = []
@@ -134,7 +135,7 @@ def test_left_padding_with_a_cache_raises():
             model(**given, **options)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@looped("dtype", INTEGERS)
 @EVERY_LOSS
 def test_labels_of_any_integer_dtype(skip_logits, dtype):
     model, batch = one_layer_model(), labelled_batch()
@@ -157,8 +158,8 @@ def test_labels_that_are_no_rows_of_ids_raise(labels, message):
         one_layer_model()(input_ids=torch.ones(3, 4, dtype=torch.long), labels=labels)
 
 
-@pytest.mark.parametrize("wrong", [VOCABULARY, -1])
-@pytest.mark.parametrize("beside", ["labels alone", "decoder input of a collator"])
+@looped("wrong", [VOCABULARY, -1])
+@looped("beside", ["labels alone", "decoder input of a collator"])
 @EVERY_LOSS
 @CHECKS_VALUES
 def test_labels_outside_the_vocabulary_raise(skip_logits, beside, wrong):
@@ -221,7 +222,7 @@ def test_any_split_of_a_batch_gives_the_same_gradient(split, skip_logits):
     close_gradients(parts, whole)
 
 
-@pytest.mark.parametrize("num_items_in_batch", [None, 0, torch.tensor(0), 12], ids=["none", "0", "tensor 0", "12"])
+@looped("num_items_in_batch", [None, 0, torch.tensor(0), 12])
 @EVERY_LOSS
 def test_a_batch_of_ignored_labels_gives_zero(skip_logits, num_items_in_batch):
     model, batch = one_layer_model(), labelled_batch()

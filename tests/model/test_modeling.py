@@ -23,6 +23,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderLayer,
 )
 from hf_vanilla_transformer.model.positions_vanilla_transformer import sinusoids
+from tables import looped
 from tiny import (
     SHAPES,
     TINY,
@@ -185,10 +186,8 @@ class TestDecoding:
         assert cache.get_seq_length() == target.shape[1]
         return torch.cat(logits, 1)
 
-    @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-    @pytest.mark.parametrize(
-        "changes", [*SHAPES.values(), {"head_dim": 6, "value_head_dim": 10}, {"decoder_ffn_dim": 0}], ids=str
-    )
+    @looped("implementation", ["eager", "sdpa"])
+    @looped("changes", [*SHAPES.values(), {"head_dim": 6, "value_head_dim": 10}, {"decoder_ffn_dim": 0}])
     def test_cached_steps_equal_one_pass(self, changes, implementation):
         model, source, target = tiny_model(**changes), tokens(2, 5), tokens(2, 6)
         model.set_attn_implementation(implementation)

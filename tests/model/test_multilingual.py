@@ -11,6 +11,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from parallel_text import ENGLISH, SPANISH
+from tables import looped
 from translators import DIRECTIONS, PAIR
 
 ALGORITHMS = ("bpe", "unigram", "word")
@@ -135,7 +136,7 @@ def test_inputs_of_a_translation(tokenizer):
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("es", "de")
 
 
-@pytest.mark.parametrize(
+@looped(
     "use",
     [
         lambda tokenizer: setattr(tokenizer, "src_lang", "fr"),

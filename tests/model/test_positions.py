@@ -9,6 +9,7 @@ from hf_vanilla_transformer.model.positions_vanilla_transformer import (
     VanillaTransformerLearnedPositions,
     VanillaTransformerSinusoidalPositions,
 )
+from tables import looped
 from tiny import close, tiny_config, tiny_model, tokens
 
 
@@ -19,8 +20,8 @@ def formula(position: int, d_model: int, layout: str) -> list[float]:
     return [wave(angle) for angle in angles for wave in (math.sin, math.cos)]
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
-@pytest.mark.parametrize(("past", "length"), [(0, 32), (5, 3), (30, 4), (31, 1), (5000, 2)])
+@looped("layout", ["interleaved", "concatenated"])
+@looped(("past", "length"), [(0, 32), (5, 3), (30, 4), (31, 1), (5000, 2)])
 def test_cached_and_computed_positions_are_the_formula(layout, past, length):
     positions = VanillaTransformerSinusoidalPositions(tiny_config(sinusoidal_layout=layout))
     expected = torch.tensor([formula(past + i, 16, layout) for i in range(length)])

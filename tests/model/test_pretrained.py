@@ -17,6 +17,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerModel,
 )
 from hf_vanilla_transformer.model.positions_vanilla_transformer import sinusoids
+from tables import looped
 from tiny import (
     EMBEDDINGS,
     EVERY_VOCABULARY,
@@ -236,7 +237,7 @@ class TestSaving:
             model.save_pretrained(tmp_path)
         assert not list(tmp_path.iterdir())
 
-    @pytest.mark.parametrize(
+    @looped(
         ("change", "field"),
         [
             ({"decoder_attention_heads": 4}, "head_dim"),
@@ -247,7 +248,6 @@ class TestSaving:
             ({"final_layer_norm": False}, "final_layer_norm"),
             ({"embedding_layer_norm": False}, "embedding_layer_norm"),
         ],
-        ids=str,
     )
     def test_changed_fields_without_weights_are_not_saved(self, change, field, tmp_path):
         model = one_layer_model(final_layer_norm=True, embedding_layer_norm=True)

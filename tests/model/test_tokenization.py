@@ -19,6 +19,7 @@ from hf_vanilla_transformer.model.tokenization_vanilla_transformer import (
 )
 from parallel_text import ENGLISH, SPANISH
 from processes import run_python
+from tables import looped
 
 
 @pytest.fixture
@@ -423,7 +424,7 @@ def tokenizer(request: pytest.FixtureRequest):
     return train_tokenizer(corpus, algorithm=request.param, vocab_size=400)
 
 
-@pytest.mark.parametrize(
+@looped(
     "options",
     [
         {},
