@@ -11,9 +11,10 @@ from torch import nn
 import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from source_models import Norm
+from tables import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("fields", "message"),
     [
         ({}, "code: `encoder_attention_heads=8` `decoder_attention_heads=8`$"),
@@ -146,8 +147,8 @@ class TestRenamed:
         with pytest.raises(AssertionError, match="not close"):
             assert_same_logits(model, convert(state, **{**stated, "unbiased_norms": not unbiased}).model())
 
-    @pytest.mark.parametrize("stored", [True, False], ids=["stored positions", "computed positions"])
-    @pytest.mark.parametrize(
+    @looped("stored", [True, False])
+    @looped(
         "name",
         ("annotated", "TorchNN", "scalar_norms", "hkproj", "samlynnevans", "statquest", "phrases", "shared_heads",
          "gamma_beta"),

@@ -16,6 +16,7 @@ from torch import nn
 import source_models
 from conversions import HEADS, assert_same_logits, convert
 from hf_vanilla_transformer.conversion.reading import read_checkpoint
+from tables import looped
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ class TestRefusedFiles:
             read_checkpoint(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("content", "message"),
         [
             (None, "no such file"),
@@ -71,7 +72,6 @@ class TestRefusedFiles:
             ({}, "holds dict"),
             (nn.Linear(2, 2), r"torch.nn.modules.linear.Linear, which is not run; resave the weights"),
         ],
-        ids=["missing", "empty", "text", "noise", "list", "number", "nothing", "module"],
     )
     def test_no_checkpoint(self, tmp_path, content, message):
         file = tmp_path / "file.pt"

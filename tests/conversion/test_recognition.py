@@ -13,6 +13,7 @@ from conversions import CASES, HEADS, STATED, build, convert, refused
 from hf_vanilla_transformer.conversion import LAYOUTS
 from hf_vanilla_transformer.conversion.reading import SourceCheckpoint
 from hf_vanilla_transformer.conversion.recognition import recognize_layout
+from tables import looped
 
 OTHERS = {
     "marian": lambda: transformers_models.marian().state_dict(),
@@ -71,7 +72,7 @@ class TestEveryLayout:
         weights = OTHERS[request.param]()
         return request.param, SourceCheckpoint(Path("state dict"), weights, {"model_type": request.param})
 
-    @pytest.mark.parametrize("order", [list, reversed], ids=["in order", "reversed"])
+    @looped("order", [list, reversed])
     def test_in_any_order(self, source, order, monkeypatch):
         own, checkpoint = source
         layouts = {name: LAYOUTS[name] for name in order(list(LAYOUTS))}

@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import source_models
 from conversions import HEADS, TOLERANCE, convert, converted_logits, greedy, normalized, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
+from tables import looped
 
 WORDS = ("a", "cat", "dog", "sleeps", "runs", "the", "small", "big", "and")
 
@@ -102,7 +103,7 @@ def test_a_file_of_the_tokenizers_library(tmp_path):
         )  # fmt: skip  # one argument a line would fill the screen
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "name", "match"),
     [
         ("<s>\n</s>\n", "v.txt", "v.txt has 2 tokens, but the embeddings .vocab_size. have 13 rows"),

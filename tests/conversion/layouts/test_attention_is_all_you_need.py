@@ -3,11 +3,11 @@
 import json
 from argparse import Namespace
 
-import pytest
 import torch
 
 from conversions import HEADS, STATED, assert_same_logits, convert, refused
 from source_models import normed_embeddings
+from tables import looped
 
 # The training options that its train.py stores.
 OPTIONS = {
@@ -20,10 +20,9 @@ def checkpoint(model, **changes):
     return {"epoch": 3, "settings": Namespace(**{**OPTIONS, **changes}), "model": model.state_dict()}
 
 
-@pytest.mark.parametrize("scale", ["emb", "prj", "none"])
-@pytest.mark.parametrize(
+@looped("scale", ["emb", "prj", "none"])
+@looped(
     ("tied", "shared"), [(True, True), (True, False), (False, True), (False, False)],
-    ids=["all one", "output tied", "sides shared", "all apart"],
 )  # fmt: skip  # one case after the other
 def test_shared_matrices_and_their_scale(tied, shared, scale, tmp_path):
     torch.manual_seed(0)

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from conversions import ENDS, HEADS, TOLERANCE, assert_same_logits, convert, converted_logits, refused
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from source_models import eole, joeynmt, opennmt, sockeye, sockeye_file, x_transformer
+from tables import looped
 from toolkit_files import (
     BLANK,
     EOLE_VOCABULARY,
@@ -58,7 +59,7 @@ FILES = {
 }  # fmt: skip  # a table
 
 
-@pytest.mark.parametrize("case", FILES)
+@looped("case", FILES)
 def test_files_say_all(case, tmp_path):
     layout, make, write, expected = FILES[case]
     torch.manual_seed(0)
@@ -171,7 +172,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[message for _, message in REFUSED])
+@looped(("make", "message"), REFUSED)
 def test_what_cannot_be_expressed(tmp_path, make, message):
     source = make(tmp_path)
     refused(message, source, **ENDS if isinstance(source, dict) else {})
