@@ -12,6 +12,7 @@ from hf_vanilla_transformer.data.alignments import (
 )
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.errors import DataError
+from tables import looped
 
 TEXT = "Él  come 🍎s, ¿no?"
 
@@ -24,7 +25,7 @@ def test_pharaoh_text_and_back():
     assert parse_pharaoh(" 0-0\t1-2 ") == [(0, 0), (1, 2)]
 
 
-@pytest.mark.parametrize("text", ["0", "0-", "-0", "0-0-0", "a-b", "0:1", "1.0-2", "٣-٣", "0--1", "9999999999-0"])
+@looped("text", ["0", "0-", "-0", "0-0-0", "a-b", "0:1", "1.0-2", "٣-٣", "0--1", "9999999999-0"])
 def test_what_is_no_link(text):
     with pytest.raises(DataError, match="^dev.align, line 7: .* is not a link; write pairs of source and target word"):
         parse_pharaoh(f"0-0 {text}", "dev.align, line 7")

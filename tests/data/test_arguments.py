@@ -4,9 +4,10 @@ from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
+from tables import looped
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"train_file": ""}, "`train_file` is empty; give a value or leave it out"),

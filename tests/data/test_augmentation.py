@@ -20,6 +20,7 @@ from hf_vanilla_transformer.data.encoding import LengthLimits, tokenize_pairs
 from hf_vanilla_transformer.data.reading import ALIGNMENT_COLUMN
 from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.text.protection import PLACEHOLDER, PLACEHOLDERS
+from tables import looped
 
 WORDS = "Ant Bee Cat Dog Eel Fox Gnu Hen".split()
 # The target has the words in reverse order.
@@ -58,7 +59,7 @@ def test_shares(text, shares):
     assert parse_shares(text) == shares
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "message"),
     [
         ("item=0.2", "unknown kind of noise 'item'; did you mean items"),

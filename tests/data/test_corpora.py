@@ -12,6 +12,7 @@ from hf_vanilla_transformer.data.corpora import Corpora, Part, corpora_of, with_
 from hf_vanilla_transformer.data.splits import load_parallel_text, located_splits
 from hf_vanilla_transformer.errors import DataError
 from parallel_text import lines, tsv, write
+from tables import looped
 
 GERMAN = [(f"a {i}", f"ein {i}") for i in range(40)]
 SPANISH = [(f"a {i}", f"un {i}") for i in range(10)]
@@ -218,7 +219,7 @@ def test_a_further_entry(tmp_path):
 
 
 class TestFaults:
-    @pytest.mark.parametrize(
+    @looped(
         ("text", "message"),
         [
             ("corpora: [", "list.yaml cannot be read: line 1: "),

@@ -8,6 +8,7 @@ import pytest
 from hf_vanilla_transformer.data.filtering import FILTERS, filter_pairs, parse_filters
 from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from hf_vanilla_transformer.errors import DataError
+from tables import looped
 
 GERMAN = "Ein Mann mit einem roten Hut geht langsam die Straße entlang."
 
@@ -35,7 +36,7 @@ class TestFilterPairs:
     def test_clean_pairs_are_kept(self, corpus):
         assert left_out_of(corpus, (*FILTERS,)) == ([], dict.fromkeys(FILTERS, 0))
 
-    @pytest.mark.parametrize(
+    @looped(
         ("name", "spoil"),
         [
             ("equal", lambda source, target: (f"{source} ", source)),
@@ -67,9 +68,7 @@ class TestFilterPairs:
         pairs = [*corpus, ("", "Hola."), ("Hello.", " "), ("", "")]
         assert left_out_of(pairs, (*FILTERS,))[0] == []
 
-    @pytest.mark.parametrize(
-        "text", ["42", "😀", "⟦1⟧", "https://example.com/a?b=c", "Tom", "3 x 4 = 12", "\x00", "…"]
-    )
+    @looped("text", ["42", "😀", "⟦1⟧", "https://example.com/a?b=c", "Tom", "3 x 4 = 12", "\x00", "…"])
     def test_text_in_no_language_is_kept(self, corpus, text):
         assert left_out_of([*corpus, (text, f"{text}.")], (*FILTERS,))[0] == []
 

@@ -13,6 +13,7 @@ from hf_vanilla_transformer.data.reading import headerless_tsv_files
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
 from parallel_text import PAIRS, lines, rows, tsv, write
+from tables import looped
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -25,8 +26,8 @@ def test_two_files(tmp_path, suffix, streaming):
     assert rows(loaded["train"]) == PAIRS
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
+@looped("streaming", [False, True])
+@looped(
     ("name", "text", "options"),
     [
         ("x.tsv", tsv(PAIRS), {}),
@@ -129,8 +130,8 @@ def test_a_file_may_serve_as_another_split(tmp_path):
     assert [rows(loaded[split]) for split in SPLITS] == [PAIRS] * 3
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
+@looped("streaming", [False, True])
+@looped(
     "first",
     [
         ("english", "spanish"),
@@ -162,7 +163,7 @@ def test_a_likely_header_is_no_pair(tmp_path, first, streaming):
             assert rows(load_parallel_text(arguments)["train"]) == [*more, *PAIRS]
 
 
-@pytest.mark.parametrize(
+@looped(
     "first",
     [
         ("Go.", "Ve."),
@@ -191,8 +192,8 @@ def test_columns_known_by_name_are_not_by_position(tmp_path):
     assert not list(headerless_tsv_files([DataArguments(toy_corpus=True)]))
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize(
+@looped("streaming", [False, True])
+@looped(
     ("name", "text", "message"),
     [
         ("x.txt", "a\n", r"x\.txt: unknown extension; name the file \.tsv"),

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 from parallel_text import ENGLISH, SPANISH
+from tables import looped
 
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 AWKWARD = [
@@ -143,7 +144,7 @@ def test_texts_are_read_once_as_a_stream() -> None:
     assert 3 not in tokenizer(ENGLISH[-1])["input_ids"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("texts", "options", "error", "message"),
     [
         ([], {}, ValueError, "corpus is empty"),

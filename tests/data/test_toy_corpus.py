@@ -4,6 +4,7 @@ import re
 import pytest
 
 from hf_vanilla_transformer.data import load_toy_corpus
+from tables import looped
 
 
 def test_corpus_is_that_of_every_release():
@@ -30,8 +31,8 @@ def test_sizes_take_the_first_pairs():
         assert part[split].to_list() == whole[split].select(range(size)).to_list()
 
 
-@pytest.mark.parametrize(("argument", "most"), [("num_pairs", 30_000), ("num_validation", 1_000), ("num_test", 1_000)])
-@pytest.mark.parametrize("size", [0, -5, 10**7])
+@looped(("argument", "most"), [("num_pairs", 30_000), ("num_validation", 1_000), ("num_test", 1_000)])
+@looped("size", [0, -5, 10**7])
 def test_sizes_out_of_range(argument, most, size):
     with pytest.raises(ValueError, match=f"`{argument}` {size} .*from 1 to {most}$"):
         load_toy_corpus(**{argument: size})
