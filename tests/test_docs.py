@@ -27,6 +27,7 @@ from paths import ROOT
 from processes import surroundings
 from reviewers import save_bert, save_reviews
 from source_models import TorchNN
+from tables import looped
 from translators import build
 
 DOCS = ROOT / "docs"
@@ -333,7 +334,7 @@ def test_commands_that_are_not_run_name_files_that_are_there(line: str):
     assert all((ROOT / file).is_file() for file in files) and (files or "run" in words)
 
 
-@pytest.mark.parametrize("command", [command for command in commands() if command[0] == "make"], ids=shlex.join)
+@looped("command", [command for command in commands() if command[0] == "make"])
 def test_make_targets_exist(command: list[str]):
     run([*command, "--dry-run"], ROOT)
 
@@ -413,7 +414,7 @@ def hooks():
 LINK = re.compile(r"\[(`?)([^][`]*)\1\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@looped("page", PAGES)
 def test_links_lead_somewhere(page: str, hooks):
     path = PAGES[page]
     text = path.read_text(encoding="utf-8")

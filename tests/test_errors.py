@@ -20,6 +20,7 @@ from hf_vanilla_transformer.errors import (
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
+from tables import looped
 from tiny import tiny_model
 
 
@@ -67,7 +68,7 @@ def test_did_you_mean(name, hint):
     assert did_you_mean(name, ["bpe", "unigram", "NFKC"]) == hint
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "shown"),
     [
         (["--hub_token", "x", "--seed", "1"], ["--hub_token", "<secret>", "--seed", "1"]),
@@ -82,7 +83,7 @@ def test_without_secrets(words, shown):
     assert without_secrets(words, secret="hidden") == shown
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "shown"),
     [
         ("Bearer given-token: no", "Bearer <secret>: no"),
@@ -118,7 +119,7 @@ class TestUnknownWords:
         names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
         return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("use", "side"),
         [
             (lambda model, tokenizer, sources, _: translate(model, tokenizer, sources), 0),

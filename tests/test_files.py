@@ -23,6 +23,7 @@ from hf_vanilla_transformer.files import (
     read_lines,
 )
 from parallel_text import write
+from tables import looped
 
 
 @pytest.mark.parametrize("name", ["x.en", "x.en.gz"])
@@ -31,7 +32,7 @@ def test_reads_lines_at_newlines_only(tmp_path, name):
     assert list(read_lines(path)) == ["one\x85still one", "", "two\u2028\x0c", "last"]
 
 
-@pytest.mark.parametrize("text", ["one\r", "one\rtwo\n", "one\rtwo\r\nthree\rfour", "one\nt\rwo", "", "\r"])
+@looped("text", ["one\r", "one\rtwo\n", "one\rtwo\r\nthree\rfour", "one\nt\rwo", "", "\r"])
 def test_carriage_returns_inside_lines_stay(tmp_path, text):
     expected = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     assert list(read_lines(write(tmp_path / "x.en", text))) == expected
@@ -66,9 +67,9 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE"])
+@looped("zipped", [False, True])
+@looped("text", TEXTS.values())
+@looped("encoding", ["UTF-16", "UTF-16LE", "UTF-16BE", "UTF-32", "UTF-32LE", "UTF-32BE"])
 def test_names_another_encoding(tmp_path, encoding, text, zipped):
     content = text.encode(encoding)
     (tmp_path / "x.en").write_bytes(gzip.compress(content) if zipped else content)
@@ -76,9 +77,7 @@ def test_names_another_encoding(tmp_path, encoding, text, zipped):
         list(read_lines(tmp_path / "x.en"))
 
 
-@pytest.mark.parametrize(
-    "text", ["a\0b c\n", "\x1b[1mfett\x1b[0m, und Text\n", "\0\n", "\x01\n", "", "\n", "é\n", *TEXTS.values()]
-)
+@looped("text", ["a\0b c\n", "\x1b[1mfett\x1b[0m, und Text\n", "\0\n", "\x01\n", "", "\n", "é\n", *TEXTS.values()])
 def test_takes_utf_8_for_what_it_is(tmp_path, text):
     (tmp_path / "x.en").write_bytes(text.encode())
     assert "".join(read_lines(tmp_path / "x.en", keep_ends=True)) == text

@@ -15,6 +15,7 @@ from hf_vanilla_transformer.options import (
     check_ranges,
     option,
 )
+from tables import looped
 
 
 @dataclass
@@ -24,7 +25,7 @@ class Options:
     name: str = option("a", "A name.")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wanted", "value", "words"),
     [
         (POSITIVE, 0, "is 0; it must be positive"),

@@ -5,6 +5,7 @@ import torch
 
 from hf_vanilla_transformer import PRESETS, VanillaTransformerForConditionalGeneration, preset_config
 from hf_vanilla_transformer.presets import get_preset
+from tables import looped
 
 # Parameters in millions as printed in Table 3; rows that leave the column blank have the base model's 65.
 TABLE_3 = {
@@ -32,7 +33,7 @@ def test_rows_of_table_3_are_presets():
     assert PRESETS.keys() >= TABLE_3.keys() | {"base"}
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS.keys() - NOT_IN_THE_PAPER))
+@looped("name", sorted(PRESETS.keys() - NOT_IN_THE_PAPER))
 def test_parameters_match_table_3(name):
     assert parameters_in_millions(name) == pytest.approx(TABLE_3.get(name, 65), rel=0.07)
 

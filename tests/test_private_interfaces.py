@@ -20,6 +20,7 @@ from transformers import PreTrainedConfig, Seq2SeqTrainer
 import hf_vanilla_transformer
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.training import VanillaTransformerTrainer
+from tables import looped
 
 PACKAGE = "hf_vanilla_transformer"
 LIBRARIES = ("torch", "transformers", "accelerate", "huggingface_hub", "datasets", "tokenizers")
@@ -218,7 +219,7 @@ def parameters(function: object) -> list[str]:
 
 # Importing the exporters of transformers 5.17 calls torch.jit.script.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
-@pytest.mark.parametrize("name", CALLABLES)
+@looped("name", CALLABLES)
 def test_a_function_takes_what_it_is_given(name):
     function = resolve(name)
     wanted = CALLABLES[name].split()
@@ -228,7 +229,7 @@ def test_a_function_takes_what_it_is_given(name):
         assert callable(function)
 
 
-@pytest.mark.parametrize("name", VALUES)
+@looped("name", VALUES)
 def test_a_name_exists(name):
     resolve(name)
 
