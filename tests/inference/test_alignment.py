@@ -18,6 +18,7 @@ from hf_vanilla_transformer.inference.ctranslate2 import load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate, translate_lines
 from hf_vanilla_transformer.pretrained.loading import load_model
 from hf_vanilla_transformer.pretrained.teacher_forcing import cross_attentions
+from tables import looped
 from translators import build
 
 SOURCES = ["two dogs run in the red street", "a cat", "the cat sleeps in a house", "run", " ", "we see a small cat"]
@@ -41,7 +42,7 @@ def by_hand(model, tokenizer, source, target, heads):
 
 
 @pytest.mark.parametrize("kind", ["shared", "pair", "marian"])
-@pytest.mark.parametrize("heads", [None, [[0, 1]], [[1, 0], [1, 1]]], ids=["default", "one", "two"])
+@looped("heads", [None, [[0, 1]], [[1, 0], [1, 1]]])
 def test_links_are_the_largest_weights_of_the_heads(kind, heads):
     model, tokenizer = build(kind)
     if heads:

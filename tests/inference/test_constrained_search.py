@@ -22,6 +22,7 @@ from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.search import beams as beam_search
 from hf_vanilla_transformer.search.beams import Beams
+from tables import looped
 from translators import ENGLISH, SPANISH, assert_alike, build, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -151,11 +152,10 @@ class TestSearch:
             model, tokenizer, SENTENCES, **options
         )
 
-    @pytest.mark.parametrize("seed", range(3))
-    @pytest.mark.parametrize(
+    @looped("seed", range(3))
+    @looped(
         "glossary",
         [{"a": "x"}, {"a": "x y"}, {"a": "y y"}, {"a": "x", "b": "y"}, {"a": "x y", "b": "x"}, {"a": "x", "b": "x"}],
-        ids=str,
     )
     def test_enough_beams_find_the_best_of_all_sequences(self, seed, glossary):
         sides = (train_tokenizer([text], algorithm="whitespace") for text in ("a b", "x y"))

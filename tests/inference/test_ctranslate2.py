@@ -12,6 +12,7 @@ from hf_vanilla_transformer.export.ctranslate2 import write_ctranslate2
 from hf_vanilla_transformer.files import read_lines
 from hf_vanilla_transformer.inference.ctranslate2 import CTranslate2Model, load_ctranslate2
 from hf_vanilla_transformer.inference.translation import translate
+from tables import looped
 from tiny import tiny_model
 from translators import ENGLISH, assert_alike, save_translator, set_end_bias, texts, trained
 
@@ -32,7 +33,7 @@ def saved(request, tmp_path_factory, one_thread):
 
 
 class TestGenerate:
-    @pytest.mark.parametrize(
+    @looped(
         "options",
         [
             {},
@@ -43,7 +44,6 @@ class TestGenerate:
             {"num_beams": 1, "max_length": 5},
             {"num_beams": 1, "max_source_length": 3, "max_tokens": 1},
         ],
-        ids=str,
     )
     def test_translations_are_those_of_generate(self, saved, options):
         model, tokenizer, _, (runtime, own_tokenizer) = saved
@@ -94,7 +94,7 @@ class TestGenerate:
         # Padding is inferred from the ids.
         assert torch.equal(runtime.generate(given["input_ids"], **options), expected)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "message"),
         [
             ({"do_sample": True}, "CTranslate2 does not support `do_sample`=True of generate"),

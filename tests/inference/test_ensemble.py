@@ -14,6 +14,7 @@ from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.translation import load, translate
 from hf_vanilla_transformer.search import beams as beam_search
+from tables import looped
 from tiny import close, tiny_config
 from translators import SHARED, assert_alike, build, save_translator, texts
 
@@ -101,7 +102,7 @@ class Ids(torch.nn.Module):
 
 
 class TestEqualMembers:
-    @pytest.mark.parametrize(
+    @looped(
         "search",
         [
             {},
@@ -110,9 +111,8 @@ class TestEqualMembers:
             {"num_beams": 2, "use_cache": False},
             {"num_beams": 3, "no_repeat_ngram_size": 2, "min_new_tokens": 3},
         ],
-        ids=["greedy", "beams", "length penalty", "no cache", "processors"],
     )
-    @pytest.mark.parametrize("size", [1, 3])
+    @looped("size", [1, 3])
     def test_decode_as_one_of_them(self, translator, size, search):
         model, tokenizer = translator
         options = {"max_length": 9, **search}

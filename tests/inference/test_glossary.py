@@ -5,11 +5,12 @@ import gzip
 import pytest
 
 from hf_vanilla_transformer.inference.glossary import Glossary, in_word, read_glossary
+from tables import looped
 
 ANIMALS = Glossary.of({"dog": "perro", "guard dog": "perro guardián", "US": "EE. UU.", "cat": "gato", "C++": "C++"})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("sentence", "expected"),
     [
         ("a dog", ["perro"]),

@@ -15,6 +15,7 @@ from hf_vanilla_transformer.inference.pipeline import register
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.pretrained.output_limits import LENGTH_BOUNDS
+from tables import looped
 from translators import ENGLISH, PAIR, SPANISH, build, save_translator, several_languages
 
 KINDS = ("shared", "pair", "learned", "marian", "bart")
@@ -212,7 +213,7 @@ class TestOutputs:
         found = pipe(ENGLISH, **(options if where == "call" else {}))
         assert [texts(records) for records in found] == expected_texts(model, tokenizer, ENGLISH, **BEAMS)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "message"),
         [
             ({"num_return_sequences": 2}, "2 hypotheses need as many beams"),

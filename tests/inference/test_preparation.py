@@ -23,6 +23,7 @@ from hf_vanilla_transformer.pretrained.text_facts import facts_of, set_facts, vo
 from hf_vanilla_transformer.text.facts import ENTRY, RULES, Rule, TextFacts
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
 from hf_vanilla_transformer.text.sentences import Layout, split_sentences
+from tables import looped
 
 SENTENCES = [
     "the dog sees a cat in Paris", "a cat sees the dog", "dogs sleep in Paris", "a DJ sees us", "(im Café) “ja”",
@@ -215,7 +216,7 @@ def test_models_without_facts_read_text_as_it_is(copying, monkeypatch):
     assert preparation.sentence("THE DOG").text == "THE DOG" and preparation.max_length == 9
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "message"),
     [
         ({"version": 2}, "version is 2; this release reads up to 1"),
@@ -235,11 +236,12 @@ def test_models_without_facts_read_text_as_it_is(copying, monkeypatch):
 def test_facts_that_do_not_fit_the_model(copying, monkeypatch, change, message):
     model, tokenizer = copying
     entry = getattr(model.generation_config, ENTRY)
-    monkeypatch.setattr(model.generation_config, ENTRY, change if change == [] else {**entry, **change})
-    with pytest.raises(ValueError, match="`text_facts` in the generation settings cannot be used: ") as caught:
-        translate(model, tokenizer, ["The dog"])
-    assert message in str(caught.value)
-    assert best(copying, "The dog sees ⟦1⟧ in Paris.", raw=True) == ["The dog sees ⟦1⟧ in Paris."]
+    with monkeypatch.context() as patch:
+        patch.setattr(model.generation_config, ENTRY, change if change == [] else {**entry, **change})
+        with pytest.raises(ValueError, match="`text_facts` in the generation settings cannot be used: ") as caught:
+            translate(model, tokenizer, ["The dog"])
+        assert message in str(caught.value)
+        assert best(copying, "The dog sees ⟦1⟧ in Paris.", raw=True) == ["The dog sees ⟦1⟧ in Paris."]
 
 
 def test_facts_survive_saving_and_new_tokens(copying, trained_on, tmp_path):
@@ -266,7 +268,7 @@ def test_outputs_may_be_as_long_as_in_training(copying, trained_on):
     assert translate(*copying, ["The dog sees a cat."])[0][0].remarks is None
 
 
-@pytest.mark.parametrize("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
+@looped("text", ["12345", "...", "🙂🙂", "2 + 2 = 4", "https://x.org?", "-", "50 %"])
 def test_what_has_no_letters_is_its_own_translation(copying, text):
     ((hypothesis,),) = translate(*copying, [text], with_scores=True, with_alignments=True)
     assert hypothesis.text == text and hypothesis.score == 0
@@ -363,7 +365,7 @@ def test_what_is_not_translated_does_not_count_in_the_score(copying):
     assert scores[0] == pytest.approx(scores[1], rel=1e-4) and scores[0] < 0
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "message"),
     [
         ({"protect": [3]}, "3 is a int, not a regular expression"),

@@ -10,6 +10,7 @@ from hf_vanilla_transformer.inference.decoding import Hypothesis
 from hf_vanilla_transformer.inference.reranking import ChannelReranker
 from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import translate
+from tables import looped
 from translators import PAIR, SHARED, build
 
 KINDS = ("shared", "pair", "marian")
@@ -29,7 +30,7 @@ def reverse():
     return model, tokenizer
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0, -1.0])
+@looped("weight", [0.0, 0.5, 3.0, -1.0])
 def test_the_lists_are_sorted_by_the_sum(translator, reverse, weight):
     options = {"num_beams": 5, "max_length": 8, "with_scores": True}
     plain = translate(*translator, SENTENCES, num_hypotheses=5, **options)

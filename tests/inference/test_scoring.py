@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 
 from devices import ACROSS_BATCHES
 from hf_vanilla_transformer.inference.scoring import Score, score
+from tables import looped
 from translators import ENGLISH, SPANISH, build
 
 KINDS = ("shared", "pair", "learned", "marian", "bart", "m2m100")
@@ -52,7 +53,7 @@ def test_texts_and_their_ids_score_alike(translator):
     assert texts[0].tokens == [*SPANISH[0].split(), "</s>"]
 
 
-@pytest.mark.parametrize("max_tokens", [1, 12, 4096])
+@looped("max_tokens", [1, 12, 4096])
 def test_do_not_depend_on_the_batch(translator, max_tokens):
     model, tokenizer = translator
     together = score(model, tokenizer, ENGLISH, SPANISH, max_tokens=max_tokens)
@@ -86,7 +87,7 @@ def test_leave_the_model_as_it_was():
     assert model.training and score(model, tokenizer, [], []) == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "sources", "targets", "message"),
     [
         ("shared", "a house", ["una casa"], "must be lists of sentences"),

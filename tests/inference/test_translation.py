@@ -11,6 +11,7 @@ from hf_vanilla_transformer.inference import decoding as decoding
 from hf_vanilla_transformer.inference.preparation import encode
 from hf_vanilla_transformer.inference.translation import cross_attention, load, translate, translate_lines
 from hf_vanilla_transformer.pretrained.output_limits import EXTRA_OUTPUT_TOKENS
+from tables import looped
 from translators import SHARED, build, save_translator, set_end_bias, texts
 
 KINDS = ("shared", "pair", "marian")
@@ -93,15 +94,14 @@ def teacher_forced_scores(model, sources, sequences, length_penalty):
     return scores
 
 
-@pytest.mark.parametrize("length_penalty", [None, 0.0, 0.6, 2.0])
-@pytest.mark.parametrize(
+@looped("length_penalty", [None, 0.0, 0.6, 2.0])
+@looped(
     "search",
     [
         {"num_beams": 1},
         {"num_beams": 3, "num_hypotheses": 3},
         {"num_beams": 1, "num_hypotheses": 4, "do_sample": True, "temperature": 2.0},
     ],
-    ids=["greedy", "beams", "samples"],
 )
 def test_scores_are_those_of_teacher_forcing(translator, monkeypatch, search, length_penalty):
     model, tokenizer = translator
@@ -222,7 +222,7 @@ def test_beam_search_keeps_no_scores_of_the_whole_vocabulary(kind, monkeypatch):
     assert calls and not any("output_scores" in options for options, _ in calls)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 4, 100])
+@looped("chunk_size", [1, 4, 100])
 def test_lines_are_translated_in_order_whatever_the_chunk(translator, chunk_size):
     sentences = [*SENTENCES[:2], "", *SENTENCES[2:]]
     results = list(translate_lines(*translator, iter(sentences), chunk_size=chunk_size, max_length=8))
@@ -247,7 +247,7 @@ def test_progress_goes_to_standard_error(translator, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
+@looped(
     ("sentences", "options", "message"),
     [
         ("a cat", {}, "sentences is one string"),
@@ -292,9 +292,9 @@ def test_cross_attention_is_what_decoding_attended_to(translator):
         cross_attention(model, tokenizer, " ")
 
 
-@pytest.mark.parametrize("with_scores", [True, False])
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("kind", ["shared", "marian"])
+@looped("with_scores", [True, False])
+@looped("num_beams", [1, 3])
+@looped("kind", ["shared", "marian"])
 def test_scores_of_nan_are_refused(kind, num_beams, with_scores):
     model, tokenizer = build(kind)
     model.get_decoder().layers[-1].final_layer_norm.weight.data[3] = torch.nan
