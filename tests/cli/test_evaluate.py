@@ -8,6 +8,7 @@ import sacrebleu
 
 from hf_vanilla_transformer.cli.main import main
 from parallel_text import write_lines
+from tables import looped
 
 REFERENCES = ["A man sleeps in a green room .", "Two dogs run over the\u0085grass .", "¿ Dónde está el niño ?"]
 PREDICTIONS = ["A man sleeps in the green room .", "Two dogs run over the\u0085grass .", "¿ DÓNDE está el niño ?"]
@@ -142,7 +143,7 @@ class TestSeveralSystems:
             assert signature in other[f"{key}_signature"].replace("nrefs:1|", "") and 0 < other[f"{key}_p_value"] <= 1
         assert signatures.count(signature) == 5
 
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "message"),
         [
             (["--significance", "bootstrap"], "--significance compares systems; give the --predictions of two or"),

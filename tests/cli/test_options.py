@@ -12,6 +12,7 @@ import torch
 from hf_vanilla_transformer.cli import options
 from hf_vanilla_transformer.cli.options import OneLineParser, Terminated, one_line_errors
 from hf_vanilla_transformer.inference import translation
+from tables import looped
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,7 @@ def _empty_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "message"),
     [
         ((), "the following arguments are required: --model"),
@@ -41,7 +42,7 @@ def test_mistakes_of_arguments(words, message, refusal):
     assert message in refusal("translate", *words)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "message"),
     [
         (("--hub_tken", "hf_abc"), "unknown option --hub_tken; did you mean --hub_token?"),
@@ -108,7 +109,7 @@ def test_advanced_options_are_in_the_long_help_only():
         assert [text in shown for text in ("rare:", "--rare", "More.")] == [shows_all] * 3
 
 
-@pytest.mark.parametrize(
+@looped(
     ("message", "shown"),
     [
         ("`max_tokens` is 5", "--max_tokens is 5"),

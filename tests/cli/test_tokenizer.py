@@ -11,6 +11,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from hf_vanilla_transformer.training.arguments import ModelArguments
 from parallel_text import ENGLISH, SPANISH
+from tables import looped
 
 
 def run(*words: object) -> None:
@@ -62,7 +63,7 @@ def test_the_algorithm_has_the_name_that_training_gives_it(corpus, tmp_path: Pat
     assert AutoTokenizer.from_pretrained(tmp_path / "new").tokenize("cat") == ["c", "a", "t"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "message"),
     [
         (["--source_files", "absent.txt"], "absent.txt"),

@@ -21,6 +21,7 @@ from hf_vanilla_transformer.training import experiment
 from parallel_text import lines, write
 from paths import SCRIPTS
 from processes import surroundings
+from tables import looped
 
 
 def read_trackio(folder):
@@ -81,7 +82,7 @@ class TestArgumentFile:
         known = ["seed", "bf16", "include_for_metrics", "project"]
         assert train.read_argument_file(str(tmp_path / "x.yaml"), known) == words
 
-    @pytest.mark.parametrize(
+    @looped(
         ("content", "message"),
         [
             ("seed: 1\nhub_token: hf_abc: 1\n", "x.yaml cannot be read: line 2: mapping values are not allowed here"),

@@ -17,6 +17,7 @@ from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.options import OneLineParser, dataclass_parser, parse_dataclasses
 from hf_vanilla_transformer.data.arguments import DataArguments
 from paths import ROOT, SCRIPTS
+from tables import looped
 
 # Programs that take --output_dir, like the real parts.
 RESULT = "import sys; from pathlib import Path; folder = Path(sys.argv[2]); folder.mkdir(); "
@@ -155,8 +156,8 @@ def words(load_script, corpus, monkeypatch):
     return words
 
 
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-@pytest.mark.parametrize("part", ["train", "text", "generate", "profile", "compile"])
+@looped("device", ["cuda", "cpu"])
+@looped("part", ["train", "text", "generate", "profile", "compile"])
 def test_benchmarks_have_options_that_there_are(part, device, words, corpus, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     kinds = (BenchmarkArguments, DataArguments)

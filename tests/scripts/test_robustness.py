@@ -8,6 +8,7 @@ import pytest
 import robustness
 from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from hf_vanilla_transformer.inference.translation import Hypothesis
+from tables import looped
 from translators import ENGLISH, SPANISH, save_translator
 
 SOURCES = ["A dog runs.", "Two men sit outside!", "It rains.", "Nobody is there."]
@@ -34,7 +35,7 @@ def test_changes_without_chance(name, expected):
     assert text_of(name).sources[1] == expected
 
 
-@pytest.mark.parametrize("name", robustness.KINDS)
+@looped("name", robustness.KINDS)
 def test_the_same_seed_draws_the_same(name):
     assert text_of(name) == text_of(name)
     many = [f"number {i} of many long sentences" for i in range(len(REFERENCES))]
@@ -42,7 +43,7 @@ def test_the_same_seed_draws_the_same(name):
     assert (texts.count(texts[0]) < 20) == (name in ("typo", "key") or (name in ITEMS and name != "exclamation"))
 
 
-@pytest.mark.parametrize("name", ITEMS)
+@looped("name", ITEMS)
 def test_each_sentence_gets_one_item(name):
     sources, references, items = text_of(name)
     assert references == REFERENCES and set(items) <= set(robustness.KINDS[name].items)
@@ -106,7 +107,7 @@ def measured(name, translations, plain=REFERENCES):
     return robustness.measure(texts, {robustness.PLAIN: list(plain), name: translations}, "13a")[name]
 
 
-@pytest.mark.parametrize("name", robustness.KINDS)
+@looped("name", robustness.KINDS)
 def test_perfect_translations(name):
     """Neither inserted items nor the source's final punctuation count as errors."""
     text = text_of(name)
@@ -246,7 +247,7 @@ def test_options_of_the_search(words, monkeypatch, capsys):
     assert calls[1][1]["num_beams"] == 3 and calls[1][1]["raw"] is True
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words_given", "message"),
     [
         (["--max_sentences", "0"], "--max_sentences is 0; it must be positive"),
