@@ -16,6 +16,7 @@ from hf_vanilla_transformer.training.arguments import (
     peak_learning_rate,
     with_fields,
 )
+from tables import looped
 
 
 class TestTrainingArguments:
@@ -86,7 +87,7 @@ class TestTrainingArguments:
         args = VanillaTransformerTrainingArguments(str(tmp_path), dataloader_pin_memory=False)
         assert not args.accelerator_config.non_blocking
 
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "strategy", "steps"),
         [
             ({"eval_strategy": "epoch"}, "epoch", 500),
@@ -172,8 +173,8 @@ class TestModelArguments:
         assert (args.preset, args.tokenizer_algorithm, args.vocab_size) == ("base", "bpe", 8000)
         assert ModelArguments(model_name_or_path="there", attn_implementation="eager").attn_implementation == "eager"
 
-    @pytest.mark.parametrize("name", ["model_name_or_path", "tokenizer_name_or_path"])
-    @pytest.mark.parametrize("option", TOKENIZER)
+    @looped("name", ["model_name_or_path", "tokenizer_name_or_path"])
+    @looped("option", TOKENIZER)
     def test_options_without_effect_on_a_tokenizer(self, option, name):
         with pytest.raises(ValueError, match=f"`{name}` brings its own .*; leave `{option}` out"):
             ModelArguments(**{name: "there", option: self.TOKENIZER[option]})
@@ -185,7 +186,7 @@ class TestModelArguments:
         with pytest.raises(ValueError, match=f"own tokenizer and configuration; leave `{[*given][0]}` out"):
             ModelArguments(model_name_or_path="there", **given)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "message"),
         [
             ({"preset": ""}, "preset.* is empty; give a value or leave it out"),

@@ -13,6 +13,7 @@ from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words
 from hf_vanilla_transformer.training.checkpoints import trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from paths import ROOT
+from tables import looped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,7 +51,7 @@ def test_the_size_decides(tier, tmp_path, monkeypatch):
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "name", "value"),
     [
         *((words, "num_train_epochs", n) for words, n in ((100, 60), (10_000, 50), (25_000, 20), (1_000_000, 10))),
@@ -102,7 +103,7 @@ def test_every_tier_can_be_used(tmp_path):
     assert [tier.words for tier in TIERS] == sorted(tier.words for tier in TIERS) and TIERS[-1].words == float("inf")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "steps"),
     [
         # 3 epochs of 9,333 words, which is 9,333 x 1.4 tokens or 1 pair.

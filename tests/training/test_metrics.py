@@ -15,6 +15,7 @@ from hf_vanilla_transformer.training.metrics import (
     language_tokenizer,
     translation_scores,
 )
+from tables import looped
 
 PREDICTION, REFERENCE = "the cat sat on the mat", "the cat sat on a mat"
 
@@ -52,7 +53,7 @@ def test_exact_match_is_a_percentage_that_leaves_out_outer_white_space():
     assert translation_scores(["CCO ", "C C", "N", "O"], ["CCO", "CC", "N", "N"])["exact_match"] == 50
 
 
-@pytest.mark.parametrize(
+@looped(
     ("predictions", "references", "message"),
     [
         (["a"], ["a", "b"], "1 predictions but 2 references"),
@@ -176,7 +177,7 @@ def test_the_tokenizer_of_a_language():
     assert {language: language_tokenizer(language) for language in expected} == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     ("references", "tokenize", "fault"),
     [
         (["a b c d", "a"], None, None),

@@ -23,6 +23,7 @@ from hf_vanilla_transformer.training.model_card import (
 from hub_server import hub_of_this_process
 from parallel_text import write
 from paths import ROOT
+from tables import looped
 
 FACTS = {
     "train_pairs": 80,
@@ -176,7 +177,7 @@ class TestOnTheHub:
     def test_cards_of_recipes_are_valid(self, hub, path):
         ModelCard.load(path).validate()
 
-    @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+    @looped("recipe", RECIPES)
     def test_every_recipe_has_a_card_that_it_would_write(self, recipe):
         """The table has the recipe's values, and its scores are for the recipe's languages."""
         settings = yaml.safe_load(recipe.read_text(encoding="utf-8"))

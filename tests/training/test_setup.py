@@ -23,6 +23,7 @@ from hf_vanilla_transformer.training.setup import check_arguments
 from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
 from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
 from parallel_text import tsv, write
+from tables import looped
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -206,7 +207,7 @@ class TestSuitableMetrics:
         args = with_fields(args, **suitable_metrics(args, splits)[0])
         return args.metric_for_best_model, args.bleu_tokenize, args.greater_is_better
 
-    @pytest.mark.parametrize(
+    @looped(
         ("targets", "language", "expected"),
         [
             (["A man sleeps here.", "Yes."], "en", ("bleu", "13a")),
@@ -236,7 +237,7 @@ class TestSuitableMetrics:
 
 
 class TestCheckArguments:
-    @pytest.mark.parametrize(
+    @looped(
         ("options", "message"),
         [
             ({"early_stopping_patience": 1, "eval_strategy": "no"}, "needs evaluations; set `eval_strategy`"),

@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from drawings import attention, panels, tick_labels, visible
 from hf_vanilla_transformer.training import visualization
 from hf_vanilla_transformer.training.visualization import plot_attention, plot_position_encoding, plot_training_curve
+from tables import looped
 
 SOURCE = ["¿", "Dónde", "$", "über", "$", "猫", "</s>"]
 TARGET = ["<s>", "Where", "is", "$x^$", "."]
@@ -72,7 +73,7 @@ def test_very_long_sides_are_cut_and_the_title_says_so():
     assert "60 of 5000 source tokens" in figure.get_suptitle() and "target" not in figure.get_suptitle()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("weights", "message"),
     [
         (attention(7, 5), r"shape \(7, 5\) do not match 5 target and 7 source tokens"),
