@@ -9,6 +9,7 @@ from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
 from hf_vanilla_transformer.serving.limits import Limits
+from tables import looped
 from translators import ENGLISH, build
 
 TEXT = "  a red house.  two dogs run\r\n\r\n\tthe small cat sleeps \n"
@@ -56,7 +57,7 @@ def test_sampled_hypotheses_need_no_beams(client):
     assert len(sentence["hypotheses"]) == 4
 
 
-@pytest.mark.parametrize(
+@looped(
     "body, status, message",
     [
         (b"{", 422, "body: not JSON: "),

@@ -2,9 +2,8 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from hf_vanilla_transformer.serving.card_examples import MAX_EXAMPLES, Example, card_examples
+from tables import looped
 
 SAMPLES = """
 ```text
@@ -36,7 +35,7 @@ def test_else_those_of_the_sample_pairs(tmp_path):
     assert len(examples(tmp_path, f"---\nlicense: mit\n---\n{many}")) == MAX_EXAMPLES
 
 
-@pytest.mark.parametrize(
+@looped(
     "card",
     [
         "",

@@ -5,6 +5,7 @@ from libretranslatepy import LibreTranslateAPI
 from hf_vanilla_transformer.serving import libretranslate
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.limits import Limits
+from tables import looped
 
 PAIR = {"source": "en", "target": "es"}
 
@@ -98,7 +99,7 @@ class TestFiles:
         assert answer.status_code == 422 and answer.json()["error"].startswith("q: ")
 
 
-@pytest.mark.parametrize(
+@looped(
     "body, status, message",
     [
         ({"q": "a"}, 422, "source: Field required"),
@@ -127,7 +128,7 @@ class TestDetection:
         (detected,) = LibreTranslateAPI(url).detect(self.GERMAN)
         assert detected["language"] == "de" and 90 < detected["confidence"] <= 100
 
-    @pytest.mark.parametrize("text", ["", "42", "😀", "\x00", "Быстрая лиса", "Le petit chien dort dans le jardin."])
+    @looped("text", ["", "42", "😀", "\x00", "Быстрая лиса", "Le petit chien dort dans le jardin."])
     def test_text_in_none_of_the_languages(self, client, text):
         (detected,) = client.post("/detect", json={"q": text}).json()
         assert detected["language"] in ("de", "en") and detected["confidence"] < 10
