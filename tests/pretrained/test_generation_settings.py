@@ -7,6 +7,7 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer.pretrained.generation_settings import RULES, check_generation_settings
 from hf_vanilla_transformer.pretrained.loading import load_model
+from tables import looped
 from translators import save_translator
 
 UNUSABLE = {
@@ -22,7 +23,7 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize("name", UNUSABLE)
+@looped("name", UNUSABLE)
 def test_unusable_values(name):
     for value in UNUSABLE[name]:
         settings = GenerationConfig()

@@ -13,6 +13,7 @@ from hf_vanilla_transformer.inference.glossary import Glossary
 from hf_vanilla_transformer.inference.preparation import encode
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.pretrained.output_limits import EXTRA_OUTPUT_TOKENS, OutputLimits
+from tables import looped
 from translators import SPANISH, assert_alike, build, set_end_bias
 
 pytestmark = [
@@ -100,9 +101,9 @@ def test_a_limit_is_the_max_length_of_generate(kind, num_beams):
     assert [each.score for each in found] == pytest.approx(scores, abs=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{"eos_token_id": None}, {"do_sample": True, "num_beams": 1}], ids=str)
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("kind", ["shared", "marian"])
+@looped("settings", [{"eos_token_id": None}, {"do_sample": True, "num_beams": 1}])
+@looped("num_beams", [1, 3])
+@looped("kind", ["shared", "marian"])
 def test_nothing_follows_a_limit(kind, num_beams, settings):
     """Neither with sampling nor without an end token."""
     model, tokenizer = other(kind, NEVER)
