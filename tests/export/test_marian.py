@@ -6,6 +6,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianMTModel
 
 from hf_vanilla_transformer.conversion import convert_checkpoint
 from hf_vanilla_transformer.export.marian import write_marian
+from tables import looped
 from tiny import BASELINES_DECODE_CORRECTLY, VOCABULARIES, close, perturbed_model, tiny_model
 
 CASES = {
@@ -47,7 +48,7 @@ def test_computes_and_decodes_the_same_there_and_back(tmp_path, changes):
         assert torch.equal(back.generate(**source, **options), tokens)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "value"),
     [
         ("norm_position", "pre"), ("norm_position", "none"), ("final_layer_norm", True),

@@ -15,6 +15,7 @@ from hf_vanilla_transformer.export import onnx
 from hf_vanilla_transformer.export.onnx import write_onnx
 from hf_vanilla_transformer.inference.translation import translate
 from paths import ROOT, SCRIPTS
+from tables import looped
 from tiny import close, perturbed_model, tiny_model
 from translators import ENGLISH
 
@@ -36,14 +37,14 @@ def translated(model, tokenizer, num_beams=1, **options):
 
 def with_settings(exported, folder, model, **settings):
     """Return a copy of an export with these generation settings."""
-    shutil.copytree(exported, folder)
+    shutil.copytree(exported, folder, dirs_exist_ok=True)
     config = GenerationConfig.from_model_config(model.config)
     config.update(**settings)
     config.save_pretrained(folder)
     return folder
 
 
-@pytest.mark.parametrize("num_beams", [1, 2, 5])
+@looped("num_beams", [1, 2, 5])
 def test_translations_are_those_of_generate(onnx_export, translator_class, num_beams):
     model, tokenizer, folder = onnx_export
     translator = translator_class(folder, threads=1, num_beams=num_beams)
@@ -63,8 +64,8 @@ def test_added_special_tokens_are_found_and_left_out(onnx_export, translator_cla
     assert sources == tokenizer(["<2de> a cat"])["input_ids"] and sources[0][0] == len(tokenizer) - 1
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [-2.0, 0.0, 1.0, 3.0])
+@looped("early_stopping", [False, True, "never"])
+@looped("length_penalty", [-2.0, 0.0, 3.0])
 def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_stopping, length_penalty):
     model, tokenizer, exported = onnx_export
     settings = {"num_beams": 4, "early_stopping": early_stopping, "length_penalty": length_penalty}
@@ -79,8 +80,8 @@ def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_
     assert overridden.translate(SENTENCES) == translated(model, tokenizer, **settings)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}], ids=str)
+@looped("num_beams", [1, 3])
+@looped("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}])
 def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound, num_beams):
     model, tokenizer, exported = onnx_export
     end = model.config.eos_token_id
@@ -104,12 +105,12 @@ def test_settings_that_are_null(onnx_export, translator_class, tmp_path, num_bea
     assert translator_class(folder, threads=1).translate(SENTENCES) == translated(endless, tokenizer, **settings)
 
 
-@pytest.mark.parametrize("early_stopping", [False, "never"])
-@pytest.mark.parametrize("num_beams", [1, 4])
+@looped("early_stopping", [False, "never"])
+@looped("num_beams", [1, 4])
 def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_path, num_beams, early_stopping):
     """Sentences without an end token get the same outputs alone and with longer ones."""
     model, tokenizer, exported = onnx_export
-    folder = shutil.copytree(exported, tmp_path / "exported")
+    folder = shutil.copytree(exported, tmp_path / "exported", dirs_exist_ok=True)
     settings = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": 2.0}
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": None, **settings}))
     endless, translator = copy.deepcopy(model), translator_class(folder, threads=1)

@@ -98,7 +98,7 @@ class TestEqualsTransformers:
         monkeypatch.setattr(beam_search, "MAX_FINAL", max_final)
 
     @pytest.mark.parametrize("early_stopping", [False, True, "never"])
-    @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6, 1.0, 2.0])
+    @pytest.mark.parametrize("length_penalty", [-1.0, 0.0, 0.6])
     @pytest.mark.parametrize("ends", [2, ENDS, None], ids=["one end", "several ends", "no end"])
     def test_stopping(self, own, early_stopping, length_penalty, ends):
         options = {"early_stopping": early_stopping, "length_penalty": length_penalty, "eos_token_id": ends}
