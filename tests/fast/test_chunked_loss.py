@@ -11,6 +11,7 @@ from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss
 from hf_vanilla_transformer.training.rdrop import mean_divergence
 from synchronization import Waits
+from tables import looped
 from tiny import VOCABULARY, close_gradients, labelled_batch, loss_and_gradients, one_layer_model
 
 
@@ -20,15 +21,12 @@ def problem(*lengths, vocabulary=13):
     return states, nn.Linear(8, vocabulary), torch.randint(0, vocabulary, lengths)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["float32", "float64"]
-)
-@pytest.mark.parametrize(
+@looped(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
+@looped(
     ("chunk_elements", "chunks_per_block"),
     [(2**23, 4), (3 * VOCABULARY, 4), (4 * VOCABULARY, 1), (2 * VOCABULARY, 2)],
-    ids=["one chunk", "chunks", "blocks", "chunks in blocks"],
 )
-@pytest.mark.parametrize(
+@looped(
     "changes",
     [
         {},
@@ -36,7 +34,6 @@ def problem(*lengths, vocabulary=13):
         {"tie_word_embeddings": False, "lm_head_bias": True},
         {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY + 7},
     ],
-    ids=["tied", "tied-bias", "untied-bias", "two-vocabularies"],
 )
 def test_skip_logits_equals_stored_logits(monkeypatch, changes, chunk_elements, chunks_per_block, dtype, tolerance):
     monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", chunk_elements)

@@ -8,12 +8,13 @@ from torch.nn import functional as F
 from hf_vanilla_transformer.fast import cpu_ops
 from hf_vanilla_transformer.fast.routines import ANY, Attention, Batched
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import eager_attention
+from tables import looped
 from tiny import close, close_gradients, loss_and_gradients, tiny_model, tokens
 
 
 class TestDropout:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-    @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+    @looped("dtype", [torch.float32, torch.bfloat16, torch.float64])
+    @looped("p", [0.1, 0.5, 0.9])
     def test_zeroes_a_fraction_and_keeps_the_mean(self, p, dtype):
         x = torch.full((1000, 999), 3.0, dtype=dtype, requires_grad=True)
         y = cpu_ops.apply_dropout(x, p)

@@ -13,6 +13,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerDecoderLayer,
 )
+from tables import looped
 from tiny import SHAPES, close, close_gradients, gradients, labelled_batch, perturbed_model, tiny_config, tokens
 
 ALL_SHAPES = {**SHAPES, "biases": {"attention_bias": True}, "unequal widths": {"head_dim": 8, "value_head_dim": 4}}
@@ -39,7 +40,7 @@ def test_restore_leaves_the_plain_classes():
     assert isinstance(accelerate(model), FastForConditionalGeneration)
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@looped("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("changes", ALL_SHAPES.values(), ids=ALL_SHAPES)
 def test_fast_equals_plain(changes, implementation):
     model = perturbed_model(attn_implementation=implementation, **changes).train()

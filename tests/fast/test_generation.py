@@ -8,6 +8,7 @@ from transformers import LogitsProcessorList
 
 from hf_vanilla_transformer.fast import generation, restore
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
+from tables import looped
 from tiny import VOCABULARY, close, padded_source, tiny_model, tokens
 from translators import build
 
@@ -44,9 +45,9 @@ def test_go_on_from_the_cache_of_a_beam_search(changes, do_sample, monkeypatch):
     close(logits, whole[:, -1:])
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}], ids=str)
-@pytest.mark.parametrize("changes", [{}, {"norm_position": "pre", "attention_bias": True}], ids=str)
+@looped("implementation", ["sdpa", "eager"])
+@looped("options", [{}, {"do_sample": True}, {"num_return_sequences": 3}])
+@looped("changes", [{}, {"norm_position": "pre", "attention_bias": True}])
 def test_beams_that_share_a_source_equal_those_of_repeated_sources(monkeypatch, changes, options, implementation):
     model, source = tiny_model(attn_implementation=implementation, **changes), padded_source(4)
     options = {"num_beams": 3, "max_new_tokens": 9, "return_dict_in_generate": True, "output_scores": True, **options}

@@ -14,6 +14,7 @@ from packaging.version import Version
 from hf_vanilla_transformer.fast.step_cache import StepCache
 from processes import interpret_triton
 from steps import LENGTH, attended, random_step
+from tables import looped
 
 LOSS = """
 import torch
@@ -110,9 +111,9 @@ def test_kernels_attend_and_choose_as_the_definition_says():
     interpret_triton(DECODING)
 
 
-@pytest.mark.parametrize("moved", [False, True])
-@pytest.mark.parametrize("widths", [(16, 16), (12, 5)])
-@pytest.mark.parametrize("past", [0, 5, 40])
+@looped("moved", [False, True])
+@looped("widths", [(16, 16), (12, 5)])
+@looped("past", [0, 5, 40])
 def test_operations_of_torch_attend_as_the_definition_says(past, widths, moved):
     step = random_step(past, widths, moved)
     query, key, value, *kept, length, rows, scaling = step

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hf_vanilla_transformer.fast import linear
 from hf_vanilla_transformer.fast.routines import ANY, Product, Routine
+from tables import looped
 from tiny import close, close_gradients, loss_and_gradients, tiny_model, tokens
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
@@ -39,9 +40,9 @@ def uses_onednn(layer: nn.Module, x: Tensor) -> bool:
 
 @pytest.mark.usefixtures("onednn")
 class TestLinear:
-    @pytest.mark.parametrize("bias", [True, False])
-    @pytest.mark.parametrize(("inputs", "outputs"), [(48, 16), (16, 48), (32, 32), (1, 7), (7, 1)])
-    @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (1, 1)], ids=str)
+    @looped("bias", [True, False])
+    @looped(("inputs", "outputs"), [(48, 16), (16, 48), (32, 32), (1, 7), (7, 1)])
+    @looped("shape", [(5,), (3, 5), (2, 3, 5), (1, 1)])
     def test_equals_the_layer(self, shape, inputs, outputs, bias):
         layer = nn.Linear(inputs, outputs, bias)
         x = torch.randn(*shape, inputs, requires_grad=True)

@@ -9,6 +9,7 @@ from hf_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.fast import packing as packing_module
 from hf_vanilla_transformer.fast.packing import Packing, has_varlen_attention, packed_mask, stays_packed
 from packed import LENGTHS, attention_by_sequence, packed, padded, reference_varlen_attn, token_pairs, without_padding
+from tables import looped
 from tiny import (
     SHAPES,
     close,
@@ -307,7 +308,7 @@ PAIR = {"cu_seq_lens": torch.tensor([0, 2]), "max_length": 2}
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
+    @looped(
         ("message", "changes"),
         [
             ("`cu_seq_lens` goes from 0 to 20 in steps of at least 1, but the input has 22", {"input_ids": IDS}),
