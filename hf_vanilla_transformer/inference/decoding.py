@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -258,60 +259,47 @@ class Decoder:
         padded = -(-longest // multiple) * multiple
         return max(longest, min(padded, position_limit(self.model.config) or padded))
 
-    def decode_batch(self, sources: Sequence[Prepared]) -> list[list[Generated]]:
+    def decode_batch(self, sentences: Sequence[Prepared]) -> list[list[Generated]]:
         """Return the hypotheses of non-blank sentences, either all with terms or all without.
 
         Where a translation lacks a placeholder, the search is repeated with the placeholders as terms.
         """
-        found = self._generate(sources)
-        pairs = enumerate(zip(sources, found, strict=True))
+        outputs = self._search(sentences)
+        pairs = enumerate(zip(sentences, outputs, strict=True))
         again = [i for i, pair in pairs if self._is_searched and self._lacks_placeholder(*pair)]
         if not again:
-            return found
-        required = [self._with_placeholders_as_terms(sources[i]) for i in again]
+            return outputs
+        required = [self._with_placeholders_as_terms(sentences[i]) for i in again]
         # Batched again, as terms need more beams.
         for batch in self._batches(required):
             # On a GlossaryError there is no room for them, and the first translation stays.
             with suppress(GlossaryError):
-                for i, each in zip(batch, self._generate([required[i] for i in batch]), strict=True):
-                    found[again[i]] = each
-        return found
+                for i, hypotheses in zip(batch, self._search([required[i] for i in batch]), strict=True):
+                    outputs[again[i]] = hypotheses
+        return outputs
 
-    def _lacks_placeholder(self, source: Prepared, hypotheses: Sequence[Generated]) -> bool:
+    def _lacks_placeholder(self, sentence: Prepared, hypotheses: Sequence[Generated]) -> bool:
         side = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
-        wanted = {side.convert_tokens_to_ids(name) for name in source.placeholders}
+        wanted = {side.convert_tokens_to_ids(name) for name in sentence.placeholders}
         return bool(wanted) and any(wanted.difference(hypothesis.ids) for hypothesis in hypotheses)
 
-    def _with_placeholders_as_terms(self, source: Prepared) -> Prepared:
+    def _with_placeholders_as_terms(self, sentence: Prepared) -> Prepared:
         vocabulary = TermVocabulary.of(self.tokenizer)
-        own = source.terms.phrases if source.terms else []
-        required = vocabulary.phrases(self.tokenizer, source.placeholders)
-        return replace(source, terms=Terms(vocabulary, [*own, *required]))
+        own = sentence.terms.phrases if sentence.terms else []
+        required = vocabulary.phrases(self.tokenizer, sentence.placeholders)
+        return replace(sentence, terms=Terms(vocabulary, [*own, *required]))
 
-    def _generate(self, sources: Sequence[Prepared]) -> list[list[Generated]]:
-        ids, terms = [source.ids for source in sources], [source.terms for source in sources if source.terms]
+    def _search(self, sentences: Sequence[Prepared]) -> list[list[Generated]]:
+        ids = [sentence.ids for sentence in sentences]
+        terms = [sentence.terms for sentence in sentences if sentence.terms]
         bounds: dict[str, Any] = given_bounds(self.options, self.model.config)
         limits: list[int] = []
         if not bounds:
             extras = [sentence_terms.start.needed for sentence_terms in terms] or [0] * len(ids)
             limits = [self._output_limit(len(row), extra) for row, extra in zip(ids, extras, strict=True)]
-        padding, width = self.tokenizer.pad_token_id or 0, self._padded(max(map(len, ids)))
-        input_ids = torch.tensor([[*row, *[padding] * (width - len(row))] for row in ids])
-        self._check_ids(int(input_ids.max()))
-        mask = torch.arange(width) < torch.tensor([[len(row)] for row in ids])
-        num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
-        options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
-        if terms:
-            options |= {
-                "num_beams": num_beams,
-                "custom_generate": constrained_beam_search,
-                "terms": terms,
-                # Beams added for terms do not prolong the search.
-                "num_finished": max(self.num_beams, MIN_CONSTRAINED_BEAMS),
-            }
         # Sampling from NaN is a device-side assert, after which the process cannot use the GPU.
         refuse_nan = RefuseNaN(at_once=self.model.device.type == "cpu" or self._setting("do_sample", False))
-        forced_end = None
+        options, forced_end = self._search_options(terms), None
         if self._takes_processors:
             # Last, after the caller's processors.
             options["logits_processor"] = [*(options.get("logits_processor") or ()), refuse_nan]
@@ -319,12 +307,7 @@ class Decoder:
         if limits:
             bounds = row_limit_options(limits, self.model.device, forced_end, **options)
         with evaluation_mode(self.model), scores_only():
-            output = self.generate(
-                input_ids=input_ids.to(self.model.device),
-                attention_mask=mask.long().to(self.model.device),
-                num_return_sequences=self.num_hypotheses,
-                **options | bounds | self._report_options(num_beams, bool(terms)),
-            )
+            output = self.generate(**self._inputs(ids), num_return_sequences=self.num_hypotheses, **options | bounds)
         refuse_nan.check()
         sequences = output.sequences if self.with_scores else output
         # Without an end token, a row runs on until the longest has ended.
@@ -332,8 +315,34 @@ class Decoder:
         is_output = (torch.arange(sequences.shape[1]) < rows[:, None]).to(sequences.device)
         scores = checked_scores(self._scores(output, is_output)) if self.with_scores else [None] * len(sequences)
         are_whole = self._are_whole(sequences, rows - int(forced_end is not None))
-        found = list(map(Generated, sequences.where(is_output, padding).tolist(), scores, are_whole))
-        return [found[i : i + self.num_hypotheses] for i in range(0, len(found), self.num_hypotheses)]
+        padding = self.tokenizer.pad_token_id or 0
+        hypotheses = map(Generated, sequences.where(is_output, padding).tolist(), scores, are_whole)
+        return [list(islice(hypotheses, self.num_hypotheses)) for _ in ids]
+
+    def _inputs(self, ids: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
+        """Return padded ids and their mask, (B, S) each."""
+        padding, width = self.tokenizer.pad_token_id or 0, self._padded(max(map(len, ids)))
+        input_ids = torch.tensor([[*row, *[padding] * (width - len(row))] for row in ids])
+        self._check_ids(int(input_ids.max()))
+        mask = torch.arange(width) < torch.tensor([[len(row)] for row in ids])
+        device = self.model.device
+        return {"input_ids": input_ids.to(device), "attention_mask": mask.long().to(device)}
+
+    def _search_options(self, terms: Sequence[Terms]) -> dict[str, Any]:
+        """Return the options of `generate()` for sentences with these terms, but for processors and limits."""
+        num_beams = max(map(self._constrained_beams, terms), default=self.num_beams)
+        options = self.options | (NO_BEAM_SEARCH if num_beams == 1 else {})
+        options["return_dict_in_generate"] = self.with_scores
+        if terms:
+            # Beams added for terms do not prolong the search.
+            num_finished = max(self.num_beams, MIN_CONSTRAINED_BEAMS)
+            search: dict[str, Any] = {"custom_generate": constrained_beam_search, "terms": terms}
+            return options | search | {"num_beams": num_beams, "num_finished": num_finished}
+        if self.with_scores and not self._can_search_beams:
+            return options | {"output_logits" if num_beams == 1 else "output_scores": True}
+        if self.with_scores and not getattr(self._base, "returns_beam_scores", False):
+            return options | {"custom_generate": beam_search}
+        return options
 
     @cached_property
     def _can_search_beams(self) -> bool:
@@ -347,17 +356,6 @@ class Decoder:
         is_own = self._takes_processors and "custom_generate" not in self.options
         with scores_only():
             return is_own and is_alone and can_search(settings)
-
-    def _report_options(self, num_beams: int, has_terms: bool) -> dict[str, Any]:
-        """Return the options with which `generate()` returns scores, if they are requested."""
-        if not self.with_scores:
-            return {"return_dict_in_generate": False}
-        report: dict[str, Any] = {"return_dict_in_generate": True}
-        if not (has_terms or self._can_search_beams):
-            return report | {"output_logits" if num_beams == 1 else "output_scores": True}
-        if not (has_terms or getattr(self._base, "returns_beam_scores", False)):
-            report["custom_generate"] = beam_search
-        return report
 
     def _are_whole(self, sequences: torch.Tensor, limits: torch.Tensor) -> list[bool]:
         """Return whether each output (N, T) has an end token among its first tokens, as many as its limit (N)."""
