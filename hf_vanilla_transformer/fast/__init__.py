@@ -79,7 +79,7 @@ def _fast_class(kind: type) -> type | None:
     if plain is None or issubclass(kind, Accelerated):
         return None
     fast, own = FAST[plain], kind.__mro__[: kind.__mro__.index(plain)]
-    if any(name in vars(each) for each in own for name in _replaced(fast, plain)):
+    if any(name in vars(base) for base in own for name in _replaced(fast, plain)):
         return None
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     accelerated: Any = type(kind.__name__, (Accelerated, fast, kind), {**names, "plain_class": kind})
@@ -91,11 +91,11 @@ def _fast_class(kind: type) -> type | None:
 
 def _replaced(fast: type, plain: type) -> set[str]:
     """Return the methods of a fast class that do not call the plain class's, or its subclass's, via `super()`."""
-    methods = [vars(each) for each in fast.__mro__ if not issubclass(plain, each)]
+    namespaces = [vars(base) for base in fast.__mro__ if not issubclass(plain, base)]
     return {
         name
-        for each in methods
-        for name, value in each.items()
+        for namespace in namespaces
+        for name, value in namespace.items()
         if isfunction(value) and "__class__" not in value.__code__.co_freevars
     }
 

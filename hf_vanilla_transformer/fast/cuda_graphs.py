@@ -57,13 +57,13 @@ def can_capture(model: Any) -> bool:
         # Learned positions check the length on the host; an ensemble has no positions of its own.
         and getattr(config, "position_embedding_type", None) == "sinusoidal"
         # Neither sharded nor quantized.
-        and all(type(each) is nn.Parameter and each.device == device for each in model.parameters())
+        and all(type(weight) is nn.Parameter and weight.device == device for weight in model.parameters())
         and not any(map(is_hooked, model.modules()))
     )
 
 
 # For each replaying stream, the last graph and the stream it was recorded on; the next graph reuses their memory.
-_LAST: dict[torch.cuda.Stream, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
+_LAST_GRAPHS: dict[torch.cuda.Stream, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
 # CUDA records one graph at a time.
 _RECORDING = Lock()
 
@@ -73,7 +73,7 @@ def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], 
     # `device` need not be the current one.
     with _RECORDING, torch.cuda.device(device):
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        last, stream = _LAST.get(current) or (None, torch.cuda.Stream())
+        last, stream = _LAST_GRAPHS.get(current) or (None, torch.cuda.Stream())
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             # Other threads, such as a server's, may keep using the GPU.
@@ -83,7 +83,7 @@ def record(step: Callable[[], Any], device: torch.device) -> tuple[Callable[[], 
             finally:
                 graph.capture_end()
         current.wait_stream(stream)
-        _LAST[current] = graph, stream
+        _LAST_GRAPHS[current] = graph, stream
     return graph.replay, outputs
 
 

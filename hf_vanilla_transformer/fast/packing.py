@@ -102,7 +102,7 @@ class PackedPair(NamedTuple):
     def of(cls, x: Any, encoder_states: Any, packing: Mapping[str, Any]) -> "PackedPair":
         """Describe packed targets `x`, ids (1, T) or states (1, T, d), and their encoded sources (1, S, d)."""
         pair = cls(Packing.of(x, packing, "decoder_"), Packing.of(encoder_states, packing))
-        targets, sources = (len(each.edges) - 1 for each in pair)
+        targets, sources = (len(side.edges) - 1 for side in pair)
         if sources != targets:
             raise ValueError(
                 f"`cu_seq_lens` has the edges of {sources} sequences, but `decoder_cu_seq_lens` those of {targets}; "

@@ -23,7 +23,7 @@ ROOM = 32
 REPLACED = ("running", "running_scores", "finished", "finished_scores", "is_finished", "finished_lengths")
 
 
-class Progress:
+class DeviceState:
     """Length of the hypotheses and whether the search is done, on the device; the host sees the latter a step late."""
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, num_beams: int):
@@ -44,7 +44,7 @@ class Progress:
         self._host_is_done = torch.zeros((), dtype=torch.bool, device="cpu", pin_memory=device.type == "cuda")
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
-    def copy_from(self, other: "Progress") -> None:
+    def copy_from(self, other: "DeviceState") -> None:
         """Overwrite this with the initial state of another search."""
         self.max_length = other.max_length
         overwrite(self, other, "length", "limits", "is_done", *(() if self.eos is None else ("eos",)))
@@ -78,7 +78,7 @@ class StaticBeams(Beams):
 
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T) that are equal for the beams of a sentence."""
-        self.progress = Progress(input_ids, stopping_criteria, options.num_beams)
+        self.progress = DeviceState(input_ids, stopping_criteria, options.num_beams)
         self.progress.limits = self.progress.limits[:, None]
         super().__init__(input_ids, stopping_criteria, options, room=self.progress.room)
         self.length: Any = self.progress.length
@@ -138,7 +138,7 @@ class StaticGreedy:
     def __init__(self, input_ids: Tensor, stopping_criteria: Any, options: Any):
         """Start from prefixes (N, T)."""
         self.options = options
-        self.progress = Progress(input_ids, stopping_criteria, num_beams=1)
+        self.progress = DeviceState(input_ids, stopping_criteria, num_beams=1)
         ends, padding = end_tokens(options), options.pad_token_id
         self.pad = input_ids.new_full((), int(next(iter(ends), 0) if padding is None else padding))
         self.sequences = input_ids.new_zeros(len(input_ids), self.progress.room)

@@ -49,7 +49,7 @@ class StepCache:
     @property
     def nbytes(self) -> int:
         """Size of the keys and values in bytes."""
-        layers = [*self.states, *((each.keys, each.values) for each in self.cross_attention_cache.layers)]
+        layers = [*self.states, *((layer.keys, layer.values) for layer in self.cross_attention_cache.layers)]
         return sum(x.nbytes for pair in layers for x in pair)
 
     def restart(self, decoder: Any, encoder_states: Tensor, mask: Tensor | None) -> None:

@@ -114,16 +114,16 @@ def _phrases(tokenizer: PreTrainedTokenizerBase, terms: list[str]) -> list[Phras
                 if str(tokenizer.decode(before + tokens, skip_special_tokens=True)).endswith(terms[i]):
                     variants[i].append(tuple(tokens))
         if context == CONTEXTS[0]:
-            for term, found in zip(terms, variants, strict=True):
-                if not found:
+            for term, spellings in zip(terms, variants, strict=True):
+                if not spellings:
                     text = tokenizer.decode(encode([term])[0], skip_special_tokens=True)
                     raise GlossaryError(
                         f"the glossary's translation {term!r} cannot be written with the model's vocabulary, which "
                         f"turns it into {text!r}; change it"
                     )
     return [
-        Phrase(tuple(dict.fromkeys(found)), in_word(term[0]), in_word(term[-1]))
-        for term, found in zip(terms, variants, strict=True)
+        Phrase(tuple(dict.fromkeys(spellings)), in_word(term[0]), in_word(term[-1]))
+        for term, spellings in zip(terms, variants, strict=True)
     ]
 
 
@@ -176,12 +176,12 @@ class Terms:
         """Return the state after one more token."""
         if state.is_final:
             return state
-        if (found := state.moves.get(token)) is None:
+        if (following := state.moves.get(token)) is None:
             # Tokens in no term differ only in their edges.
             key: Any = token if token in self._tokens else self._vocabulary.edges(token)
-            found = state.moves[token] = state.moves.get(key) or self._move(state, token)
-            state.moves[key] = found
-        return found
+            following = state.moves[token] = state.moves.get(key) or self._move(state, token)
+            state.moves[key] = following
+        return following
 
     def needed_after(self, state: State, tokens: Sequence[int]) -> list[int]:
         """Return the number of tokens needed after each of the tokens."""
@@ -246,11 +246,12 @@ class Terms:
                         yield Reading(rest, i, j, 1)
 
     def _state(self, in_word: bool, readings: Collection[Reading]) -> State:
-        kept = frozenset(each for each in readings if not any(_covers(other, each) for other in readings))
+        kept = frozenset(reading for reading in readings if not any(_covers(other, reading) for other in readings))
         if len(kept) > MAX_READINGS:
-            ordered = sorted(kept, key=lambda each: (self._needed(each), each))
+            ordered = sorted(kept, key=lambda reading: (self._needed(reading), reading))
             # Always keep one that any token can follow.
-            kept = frozenset([next(each for each in ordered if each.phrase < 0), *ordered[:MAX_READINGS]])
+            between = next(reading for reading in ordered if reading.phrase < 0)
+            kept = frozenset([between, *ordered[:MAX_READINGS]])
         key = (in_word, kept)
         if key not in self._states:
             self._states[key] = State(min(map(self._needed, kept)), in_word, kept)
@@ -280,14 +281,14 @@ class ConstrainedBeams(Beams):
         self, input_ids: Tensor, stopping_criteria: Any, options: Any, terms: Sequence[Terms], num_finished: int
     ):
         super().__init__(input_ids, stopping_criteria, options, num_finished)
-        for each, limit in zip(terms, self.row_limits.limits.tolist(), strict=True):
-            if (needed := each.start.needed) >= (room := limit - self.length):
+        for sentence_terms, limit in zip(terms, self.row_limits.limits.tolist(), strict=True):
+            if (needed := sentence_terms.start.needed) >= (room := limit - self.length):
                 raise GlossaryError(
                     f"the glossary's translations in a sentence have {needed} tokens, but an output may have {room}, "
                     "end token included; raise `max_new_tokens`, or shorten the sentence"
                 )
-        self.terms = [each for each in terms for _ in range(self.num_beams)]
-        self.states = [each.start for each in self.terms]
+        self.terms = [sentence_terms for sentence_terms in terms for _ in range(self.num_beams)]
+        self.states = [beam_terms.start for beam_terms in self.terms]
         self.ends = end_tokens(options)
 
     def extend(self, logits: Tensor, logits_processor: Any, input_ids: Tensor) -> Tensor:
@@ -304,7 +305,7 @@ class ConstrainedBeams(Beams):
         """Return scores, beams and tokens (B, c) of the candidates, least dominated first."""
         log_probs, tokens = self._row_candidates(logits, logits_processor, input_ids)
         needed = self._needed(tokens)
-        sentences, each = self.running.shape[0], tokens.shape[1]
+        sentences, per_beam = self.running.shape[0], tokens.shape[1]
         scores = self.running_scores.view(-1, 1) + log_probs + (needed < 0) * MASKED_SCORE
         scores, needed, tokens = (x.view(sentences, -1) for x in (scores, needed, tokens))
         dominated = ((needed[:, :, None] >= needed[:, None]) & (scores[:, :, None] < scores[:, None])).sum(2)
@@ -312,7 +313,7 @@ class ConstrainedBeams(Beams):
         turn = turn.where(scores > MASKED_SCORE / 2, torch.iinfo(turn.dtype).max)
         chosen = turn.topk(self.num_candidates, largest=False).indices
         self.candidates_needed = needed.gather(1, chosen)
-        return scores.gather(1, chosen), chosen // each, tokens.gather(1, chosen)
+        return scores.gather(1, chosen), chosen // per_beam, tokens.gather(1, chosen)
 
     def best_running(self, chosen: Tensor) -> Tensor:
         """Return the best score (B, 1) of the running hypotheses; once enough are finished, only of complete ones.

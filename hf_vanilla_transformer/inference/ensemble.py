@@ -46,8 +46,8 @@ class EnsembleEncoder(nn.Module):
     ) -> BaseModelOutput:
         """Encode `input_ids` (B, S) to (B, S, D); `attention_mask` (B, S) is 1 at tokens."""
         _refuse_inner_outputs(output_attentions, output_hidden_states)
-        given = {"input_ids": input_ids, "attention_mask": attention_mask, "return_dict": True}
-        return BaseModelOutput(torch.cat([encoder(**given).last_hidden_state for encoder in self.encoders], -1))
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "return_dict": True}
+        return BaseModelOutput(torch.cat([encoder(**inputs).last_hidden_state for encoder in self.encoders], -1))
 
 
 class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedModel):
@@ -74,7 +74,8 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
         names = [str(model.name_or_path) or f"number {number}" for number, model in enumerate(models, start=1)]
         _check_members(models, names)
         configs: list[Any] = [model.config for model in models]
-        self._depths, self._widths = [decoder_layers(each) for each in configs], [each.hidden_size for each in configs]
+        self._depths = [decoder_layers(config) for config in configs]
+        self._widths = [config.hidden_size for config in configs]
         fields: dict[str, Any] = {
             "is_encoder_decoder": True,
             # One cache holds the layers of all members.
@@ -84,7 +85,7 @@ class VanillaTransformerEnsemble(VanillaTransformerGenerationMixin, PreTrainedMo
             "vocab_size": _rows(models[0].get_output_embeddings()),
             # For inferring the padding of sources.
             **{name: getattr(configs[0], name) for name in ("pad_token_id", "eos_token_id")},
-            "members": [each.to_diff_dict() for each in configs],
+            "members": [config.to_diff_dict() for config in configs],
         }
         super().__init__(PreTrainedConfig(**fields))
         self.members = nn.ModuleList(models)
@@ -255,8 +256,8 @@ def _check_tokenizers(names: Sequence[str | os.PathLike[str]], trust_remote_code
     """Raise a ValueError that names the first model whose vocabulary or direction differs from names[0]."""
     tokenizers = [load_tokenizer(name, trust_remote_code) for name in names]
     rules = [_token_rules(tokenizer) for tokenizer in tokenizers]
-    for name, tokenizer, found in zip(names, tokenizers, rules, strict=True):
-        if found != rules[0]:
+    for name, tokenizer, own in zip(names, tokenizers, rules, strict=True):
+        if own != rules[0]:
             raise ValueError(
                 f"the vocabulary of model {name} differs from that of model {names[0]}; an ensemble needs models "
                 "trained with the same tokenizer (`tokenizer_name_or_path`)"

@@ -311,8 +311,8 @@ def _first_inputs(model: Any, input_ids: Tensor, model_kwargs: dict[str, Any]) -
     mask, cache, step = model_kwargs.get("decoder_attention_mask"), model_kwargs.get(CACHE), None
     if cache is not None and mask is not None and mask.shape[1] == input_ids.shape[1]:
         step = input_ids.shape[1] - cache.get_seq_length()
-    given = {"next_sequence_length": step, "is_first_iteration": True, **model_kwargs}
-    return model.prepare_inputs_for_generation(input_ids, **given)
+    arguments = {"next_sequence_length": step, "is_first_iteration": True, **model_kwargs}
+    return model.prepare_inputs_for_generation(input_ids, **arguments)
 
 
 def _next_inputs(outputs: Any, model_kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -24,8 +24,8 @@ class RowLimits(StoppingCriteria):
     @classmethod
     def of(cls, stopping_criteria: Any, input_ids: Tensor, num_beams: int, max_length: int) -> "RowLimits":
         """Return the limits among the criteria of a search from prefixes (N, T), by default `max_length` for all."""
-        if given := [criterion for criterion in stopping_criteria if isinstance(criterion, cls)]:
-            return given[0]
+        if own := [criterion for criterion in stopping_criteria if isinstance(criterion, cls)]:
+            return own[0]
         return cls(torch.full((len(input_ids) // num_beams,), max_length, device=input_ids.device), [max_length])
 
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:
