@@ -289,16 +289,6 @@ class Preparation:
         layout = text.layout.cut(cut, "bullets" in self.rules)
         return PreparedText(layout, prepared(layout.sentences))
 
-    def rules_used(self, text: PreparedText) -> frozenset[str]:
-        """Return the names of the rules that change what the model reads of a text, or how its translation looks."""
-        layout = text.layout
-        used = {"cut"} if layout.is_cut else set()
-        if len(layout.sentences) > 1 and not layout.is_cut:
-            used |= {"lines" if any("\n" in gap for gap in layout.gaps) else "sentences"} & self.rules
-        if "bullets" in self.rules and layout.gaps[0].strip():
-            used.add("bullets")
-        return frozenset(used).union(*(sentence.rules for sentence in text.sentences))
-
     def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Prepared:
         """Prepare a sentence, except for its ids; glossary terms stay in the text, even if they look like items."""
         language, target_lang = self._languages(direction)

@@ -107,13 +107,10 @@ class Translator:
         directions: Iterable[Direction | None] = repeat(None),
         are_aligned: Iterable[bool] = repeat(True),
     ) -> list[PreparedText]:
-        """Return each text as prepared sentences.
+        """Return each text as prepared sentences; `texts` and `directions` are those of `Preparation.prepare`.
 
-        Args:
-            texts: Texts, or texts already split into sentences.
-            directions: Languages of each text, where sources have tags; None for the tokenizer's current ones. A
-                direction without training pairs is prepared for its way through another language.
-            are_aligned: Whether each text needs alignments, if the translator has them at all.
+        A direction without training pairs is prepared for its first leg. `are_aligned` tells which texts need
+        alignments, for a translator with alignments.
         """
         chosen = list(texts)
         routes = [_route(direction, self._pivot_for(direction)) for direction in islice(directions, len(chosen))]

@@ -18,7 +18,7 @@ from starlette.datastructures import UploadFile
 from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from ..documents import KINDS, Document, Segment, kind_of, open_document
-from ..documents.template import Template
+from ..documents.segments import unprotect
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
 from .engine import TranslationOptions
@@ -218,9 +218,7 @@ def routes(service: Service) -> APIRouter:
 
 def _whole(text: str) -> Document:
     """Return a plain text as a document with a single segment."""
-    template = Template()
-    template.literal(template.slot(Segment(text)))
-    return template.document()
+    return Document((Segment(text),), lambda filled: unprotect(*filled))
 
 
 def _detected(language: str, probability: float) -> DetectedLanguage:

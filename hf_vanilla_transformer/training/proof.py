@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from sacrebleu.metrics import CHRF
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..inference.preparation import Preparation, encode
+from ..inference.preparation import Preparation, PreparedText, encode
 from ..pretrained.languages import Direction
 from ..pretrained.text_facts import set_facts
 from ..text.casing import Case, in_case, lower
@@ -132,10 +132,21 @@ def _why(gains: Sequence[float]) -> str:
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
     """Return the rules that change a source, if its tokens change; for a changed pair, only the rule it is for."""
     (text,) = preparation.prepare([pair.source], [pair.direction])
-    rules = preparation.rules_used(text)
+    rules = rules_used(preparation, text)
     if pair.rule:
         rules &= {pair.rule}
     if not rules:
         return rules
     unprepared = encode(preparation.tokenizer, [pair.source], directions=[pair.direction])
     return frozenset() if [sentence.ids for sentence in text.sentences] == unprepared else rules
+
+
+def rules_used(preparation: Preparation, text: PreparedText) -> frozenset[str]:
+    """Return the names of the rules that change what the model reads of a text, or how its translation looks."""
+    layout = text.layout
+    used = {"cut"} if layout.is_cut else set()
+    if len(layout.sentences) > 1 and not layout.is_cut:
+        used |= {"lines" if any("\n" in gap for gap in layout.gaps) else "sentences"} & preparation.rules
+    if "bullets" in preparation.rules and layout.gaps[0].strip():
+        used.add("bullets")
+    return frozenset(used).union(*(sentence.rules for sentence in text.sentences))
