@@ -91,8 +91,8 @@ class TestFormula:
 
 
 class TestImplementations:
-    @pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
-    @pytest.mark.parametrize("masked", [False, True], ids=["full", "padded"])
+    @looped("widths", WIDTHS.values())
+    @looped("masked", [False, True])
     def test_sdpa_equals_eager_with_gradients(self, widths, masked):
         batch = batch_with_padding()
         if not masked:
@@ -210,7 +210,7 @@ class TestMasks:
             assert all(grad.isfinite().all() for grad in actual.values())
 
     @EVERY_IMPLEMENTATION
-    @pytest.mark.parametrize("kind", ["boolean", "-inf", "lowest number"])
+    @looped("kind", ["boolean", "-inf", "lowest number"])
     def test_score_masks(self, kind, implementation):
         """Masks (B, 1, T, S) that hide all keys of the second row."""
         model, batch = tiny_model(), batch_with_an_empty_source()

@@ -101,7 +101,7 @@ class TestLoss:
         outputs = model(input_ids=ids, labels=labels)
         close(outputs.loss, LOSSES[problem](outputs.logits, labels))
 
-    @pytest.mark.parametrize(
+    @looped(
         ("num_labels", "labels", "problem"),
         [
             (3, LABELS[SINGLE], SINGLE),

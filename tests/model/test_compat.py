@@ -21,6 +21,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.model.checks_vanilla_transformer import LAYER_ARGUMENTS
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE, CACHE_NAMES, cache_name
 from hf_vanilla_transformer.search import beams
+from tables import looped
 from tiny import batch_with_padding, close, labelled_batch, perturbed_model, tiny_config, tiny_model, tokens
 
 EITHER_NAME = pytest.mark.parametrize("name", CACHE_NAMES)
@@ -52,7 +53,7 @@ def cache_of(outputs):
 
 class TestNames:
     @EITHER_NAME
-    @pytest.mark.parametrize("kind", models())
+    @looped("kind", models())
     def test_forward_takes_either(self, kind, name):
         model, source, ids = models()[kind]
         target = tokens(2, 5)
@@ -162,7 +163,7 @@ class TestRenamedInGenerate:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("kind", [*models(), "encoder", "classifier"])
+    @looped("kind", [*models(), "encoder", "classifier"])
     def test_unknown_ones_are_errors(self, kind):
         config = tiny_config(num_labels=2)
         model, given, ids = {

@@ -324,7 +324,7 @@ def test_one_side_has_its_sizes_under_every_name():
     assert (shared := tiny_config()).get_text_config() is shared
 
 
-@pytest.mark.parametrize("name", ["num_labels", "id2label", "foo", "encoder_layerdrop", "tie_encoder_decoder", "_x"])
+@looped("name", ["num_labels", "id2label", "foo", "encoder_layerdrop", "tie_encoder_decoder", "_x"])
 def test_unrelated_keywords_pass(name):
     value = {0: "a", 1: "b", 2: "c"} if name == "id2label" else 3
     assert getattr(VanillaTransformerConfig(**{name: value}), name) == value
@@ -354,7 +354,7 @@ def test_names_of_other_models_are_aliases():
     assert {name: getattr(config, name) for name in sizes} == sizes
 
 
-@pytest.mark.parametrize(
+@looped(
     ("norm_position", "final_layer_norm", "expected"),
     [("post", None, False), ("pre", None, True), ("none", None, False), ("post", True, True), ("pre", False, False)],
 )

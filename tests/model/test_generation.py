@@ -300,7 +300,7 @@ class TestInputs:
         with pytest.raises(ValueError, match=f"^`{name}` is {value!r}"):
             model.generate(**source)
 
-    @pytest.mark.parametrize("value", [1.5, 0, -2.0, "2"])
+    @looped("value", [1.5, 0, -2.0, "2"])
     def test_guidance_is_refused_by_name(self, value):
         model, source = tiny_model(), padded_source()
         settings = GenerationConfig(max_new_tokens=2)

@@ -146,7 +146,7 @@ def test_labels_of_any_integer_dtype(skip_logits, dtype):
     torch.testing.assert_close(model(**batch, skip_logits=skip_logits).loss, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("labels", "message"),
     [
         *((torch.ones(3, 4, dtype=each), f"`labels` has dtype {each}, but") for each in (torch.bool, torch.complex64)),
@@ -233,7 +233,7 @@ def test_a_batch_of_ignored_labels_gives_zero(skip_logits, num_items_in_batch):
 
 
 @EVERY_LOSS
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
+@looped("smoothing", [-0.1, 1.0, float("nan")])
 def test_smoothing_out_of_range_raises(smoothing, skip_logits):
     with pytest.raises(ValueError, match=f"`smoothing` is {smoothing}; .*below 1"):
         one_layer_model()(**labelled_batch(), smoothing=smoothing, skip_logits=skip_logits)

@@ -174,7 +174,7 @@ def test_tokenizers_that_cannot_have_languages():
         VanillaTransformerMultilingualTokenizer.from_shared(shared("word", ["a __de__ b"]), DIRECTIONS)
 
 
-@pytest.mark.parametrize("directions", [[], ["en-de"], [("en",)], [("en", "")], [("en", "d e")], [("en", 3)]])
+@looped("directions", [[], ["en-de"], [("en",)], [("en", "")], [("en", "d e")], [("en", 3)]])
 def test_bad_directions(directions):
     with pytest.raises(ValueError, match="directions"):
         VanillaTransformerMultilingualTokenizer.from_shared(shared(), directions)

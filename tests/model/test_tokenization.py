@@ -285,7 +285,7 @@ def test_what_follows_an_added_token_is_a_text(make) -> None:
         assert ids[1:] == side("cat", add_special_tokens=False)["input_ids"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@looped("algorithm", ALGORITHMS)
 def test_added_words_are_normalized_like_texts(algorithm: str) -> None:
     tokenizer = shared(algorithm, lowercase=True)
     tokenizer.add_tokens(["covid"])
