@@ -90,7 +90,7 @@ def test_every_byte_of_a_character_belongs_to_its_word():
     assert words.count([]) == TEXT.count(" ")
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram", "word", "whitespace", "character"])
+@looped("algorithm", ["bpe", "unigram", "word", "whitespace", "character"])
 def test_tokens_of_words_by_any_algorithm(algorithm):
     texts = [TEXT, "no come nada", "Él no come s, no"] * 3
     tokenizer = train_tokenizer(texts, algorithm=algorithm, vocab_size=300, min_frequency=1)

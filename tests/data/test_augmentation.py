@@ -46,7 +46,7 @@ def epochs(tokenizer, kind, texts, number=30, share=1.0):
         yield from zip(*noise(texts, epoch).values(), strict=True)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "shares"),
     [
         ("none", {}),

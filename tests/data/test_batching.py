@@ -19,6 +19,7 @@ from hf_vanilla_transformer.data.batching import (
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.errors import DataError
+from tables import looped
 
 
 def test_lengths_and_ids():
@@ -52,8 +53,8 @@ class TestTokenBudgetBatchSampler:
     def sampler(self, **options):
         return TokenBudgetBatchSampler(self.source, self.target, 256, **options)
 
-    @pytest.mark.parametrize("shuffle", [True, False])
-    @pytest.mark.parametrize("num_replicas", [1, 2, 7])
+    @looped("shuffle", [True, False])
+    @looped("num_replicas", [1, 2, 7])
     def test_every_pair_once_within_the_budget(self, shuffle, num_replicas):
         sampler = self.sampler(shuffle=shuffle, num_replicas=num_replicas)
         for epoch in range(3):
@@ -122,8 +123,8 @@ class TestTokenBudgetBatchSampler:
             with pytest.raises(DataError, match="cannot be cut into batches"):
                 TokenBudgetBatchSampler(*lengths, 256)
 
-    @pytest.mark.parametrize("shuffle", [True, False])
-    @pytest.mark.parametrize("pairs", [3, 7, 10_001])
+    @looped("shuffle", [True, False])
+    @looped("pairs", [3, 7, 10_001])
     def test_batches_of_one_pair_that_cannot_be_split(self, pairs, shuffle):
         lengths = np.arange(pairs) % 3 + 8
         sampler = TokenBudgetBatchSampler(lengths, lengths, 20, shuffle=shuffle, num_replicas=4)

@@ -9,6 +9,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import inspection
 from hf_vanilla_transformer.data.inspection import inspect_pairs, oddities
 from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
+from tables import looped
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ class TestTextThatIsMeant:
     def test_translations(self, corpus):
         assert found_in(corpus) == set() == found_in([pair[::-1] for pair in corpus])
 
-    @pytest.mark.parametrize(
+    @looped(
         "pairs",
         [
             [(" ".join(word), word.upper()) for word in dict.fromkeys(molecules())],
@@ -50,7 +51,6 @@ class TestTextThatIsMeant:
             [(str(number), str(2 * number)) for number in range(1, 300)],
             [("Tom", "Tomás"), ("Mary", "María"), ("Ann", "Ana")],
         ],
-        ids=["spelling", "SMILES", "SMILES with spaces", "formulas", "numerals", "names"],
     )
     def test_sequences_that_are_no_language(self, pairs):
         assert found_in(pairs) == set()
