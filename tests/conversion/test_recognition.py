@@ -30,7 +30,7 @@ class Adaptive(source_models.TorchNN):
         self.generator = nn.AdaptiveLogSoftmaxWithLoss(8, 17, [5, 11], div_value=2.0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("make", "added", "layout", "message"),
     [
         (partial(nn.Linear, 2, 2), {}, None, "no known layout: its keys are weight, bias.*pass `rename`"),

@@ -5,6 +5,7 @@ import torch
 
 import source_models
 from conversions import HEADS, convert, refused
+from tables import looped
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ class TestCompleteness:
         assert "1 mismatched: encoder.layers.0.self_attn.linears.2.weight 8x7" in message
         assert "8x8" in message
 
-    @pytest.mark.parametrize(
+    @looped(
         ("prefix", "kept", "message"),
         [
             ("decoder.layers.0.", {}, r"26 missing: decoder.layers.0.*and 18 more"),
@@ -67,7 +68,6 @@ class TestCompleteness:
             ("tgt_embed.0.lut.weight", {}, "layout annotated-transformer: 1 missing: tgt_embed.0.lut.weight$"),
             ("decoder.norm.a_2", {"decoder.extra": torch.zeros(9)}, "1 missing: .*; 1 unexpected: decoder.extra; if"),
         ],
-        ids=["a layer", "all layers but one weight", "an embedding", "one weight for another"],
     )
     def test_missing_parts(self, state, prefix, kept, message):
         state = {name: tensor for name, tensor in state.items() if not name.startswith(prefix)} | kept

@@ -10,6 +10,7 @@ import transformers_models
 from conversions import convert, refused
 from hf_vanilla_transformer import VanillaTransformerTokenizer
 from hf_vanilla_transformer.conversion import convert_checkpoint
+from tables import looped
 from tiny import close
 from transformers_models import (
     LOST,
@@ -245,7 +246,7 @@ def test_a_shared_dictionary_becomes_one_tokenizer(tmp_path):
     assert tokenizer("word0 word9")["input_ids"] == tokenizer(text_target="word0 word9")["input_ids"] == [4, 13, 2]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "value", "message"),
     [
         ("encoder.layernorm_embedding.weight", torch.ones(16), r"3 missing: decoder\.layernorm_embedding\.bias"),

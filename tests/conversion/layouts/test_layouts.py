@@ -18,6 +18,7 @@ from conversions import (
     refused,
 )
 from hf_vanilla_transformer.conversion import LAYOUTS
+from tables import looped
 
 # Ends of the keys of position tables.
 TABLES = (".pe", "pos_embedding", "position_embedding.weight", "pos_embedding.weight", "encodings_table")
@@ -95,10 +96,8 @@ def test_depth_and_width_of_the_paper():
     assert_same_logits(model, converted, length=11)
 
 
-@pytest.mark.parametrize("name", ["scalar-norm", "shared-heads", "samlynnevans"])
-@pytest.mark.parametrize(
-    ("missing", "message"), [(2, "the weights have no position table"), (1, "1 missing")], ids=["both", "one"]
-)
+@looped("name", ["scalar-norm", "shared-heads", "samlynnevans"])
+@looped(("missing", "message"), [(2, "the weights have no position table"), (1, "1 missing")])
 def test_nonstandard_sinusoids_must_be_stored(name, missing, message):
     _, model, options = build(name)
     tables = [key for key in model.state_dict() if key.endswith("pe")]

@@ -11,12 +11,13 @@ import torch
 
 import source_models
 from conversions import HEADS, STATED, TOLERANCE, assert_same_logits, build, convert, converted_logits, refused
+from tables import looped
 
 SOURCE = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"s{n}" for n in range(9))]
 TARGET = ["<unk>", "<pad>", "<sos>", "<eos>", *(f"t{n}" for n in range(13))]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "expected"),
     [
         ("hkproj", [2, 5, 6, 3]),
