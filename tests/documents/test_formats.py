@@ -22,7 +22,7 @@ def test_plain_text_is_a_text_a_line():
     assert document.render(["Ein Hund.", "Zwei"]) == b"\xef\xbb\xbf Ein Hund.\r\n\r\n12\r\nZwei"
 
 
-@pytest.mark.parametrize(
+@looped(
     "start", ["{n, plural, one {x} here.", "{n, plural, one {x}, ", "{n, select, {x} ", "{n, plural, offset: one {x}"]
 )
 def test_unfinished_messages_of_icu_end_with_their_line(start):
@@ -101,7 +101,7 @@ def test_messages_of_icu_stay_whole(kind):
     assert document.segments == () and document.render(()).replace('""\n"', '"').endswith(alone.replace('""\n"', '"'))
 
 
-@pytest.mark.parametrize(
+@looped(
     "kind, line_break",
     [("html", "<br>"), ("html", "<br/>\n"), ("markdown", "  \n"), ("markdown", "\\\n"), ("markdown", "<br>")],
 )

@@ -1,7 +1,6 @@
 import time
 from timeit import timeit
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,7 +69,7 @@ def test_texts(html, expected):
     assert found(html) == expected
 
 
-@pytest.mark.parametrize(
+@looped(
     "html, expected",
     [
         ("<HTML Lang=en class='x'>A", "<HTML Lang=\"de\" class='x'>A"),

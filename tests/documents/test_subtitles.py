@@ -1,6 +1,5 @@
-import pytest
-
 from hf_vanilla_transformer.documents import open_document
+from tables import looped
 
 SRT = """1
 00:00:01,600 --> 00:00:04,200 X1:40 X2:600
@@ -40,14 +39,14 @@ def itself(segment):
     return segment.fill(segment.text, [(i, i) for i in range(len(segment.text.split()))])
 
 
-@pytest.mark.parametrize(
+@looped(
     "content, kind, texts",
     [
         (SRT, "srt", ["A man in a red shirt rides.", "Who are you?", "A dog <3"]),
         (VTT, "vtt", ["A & B see C", "You", "Me"]),
     ],
 )
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@looped("line_end", ["\n", "\r\n"])
 def test_cues_are_texts_and_all_else_stays(content, kind, texts, line_end):
     content = content.replace("\n", line_end).encode()
     document = open_document(content, kind)
