@@ -21,7 +21,7 @@ NO_LANGUAGE = ["", " ", "42", "3.14 + 2", "😀👍", "\x00", "…", "⟦1⟧", 
 
 
 class TestDetect:
-    @pytest.mark.parametrize("language", SENTENCES)
+    @looped("language", SENTENCES)
     def test_sentences(self, language):
         detected, probability = detect(SENTENCES[language], SENTENCES)
         assert detected == language and 0.8 < probability <= 1
@@ -51,7 +51,7 @@ class TestDetect:
 
 
 class TestOddsAgainst:
-    @pytest.mark.parametrize("language", SENTENCES)
+    @looped("language", SENTENCES)
     def test_sentences(self, language):
         odds = {other: odds_against(text, language) for other, text in SENTENCES.items()}
         assert odds.pop(language) == 1 and min(odds.values()) > 100

@@ -151,7 +151,7 @@ def test_sentences_are_joined_as_the_target_language_joins_them():
         english.fill(("One.",))
 
 
-@pytest.mark.parametrize(
+@looped(
     "sentence, pieces",
     [
         ("one two, three four", ["one two, ", "three four"]),
