@@ -140,10 +140,8 @@ def test_second_derivatives_raise():
         torch.autograd.grad(loss, states, create_graph=True)
 
 
-@pytest.mark.parametrize("autocast", [False, True], ids=["float16", "autocast"])
-@pytest.mark.parametrize(
-    ("count", "width", "scale"), [(100_000, 4, 1e-5), (2, 1e-3, 1e5)], ids=["mean of many", "scaled up"]
-)
+@looped("autocast", [False, True])
+@looped(("count", "width", "scale"), [(100_000, 4, 1e-5), (2, 1e-3, 1e5)])
 def test_sums_beyond_float16_do_not_overflow(count, width, scale, autocast):
     """Summed gradients and a loss scale may each overflow float16; their products do not."""
     exact, labels = nn.Linear(8, 13, bias=False), torch.full((1, count), 3)

@@ -54,10 +54,9 @@ class TestLinear:
         for pair in zip(*found, strict=True):
             close(*pair)
 
-    @pytest.mark.parametrize(
+    @looped(
         "change",
         [lambda x: x.transpose(0, 1), lambda x: x[:, ::2], lambda x: x[:1].expand(4, -1, -1), lambda x: x[..., 8:]],
-        ids=["transposed", "every other", "expanded", "columns"],
     )
     def test_non_contiguous_inputs(self, change):
         x = torch.randn(4, 6, 24)
@@ -175,8 +174,8 @@ def decoding(x: Tensor) -> Iterator[linear.DecodingProducts]:
 
 @pytest.mark.usefixtures("packing")
 class TestDecoding:
-    @pytest.mark.parametrize("bias", [True, False])
-    @pytest.mark.parametrize("rows", [1, 6, 40], ids="{} rows".format)
+    @looped("bias", [True, False])
+    @looped("rows", [1, 6, 40])
     def test_a_weight_is_packed_after_some_uses(self, rows, bias):
         layer, x = nn.Linear(32, 64, bias), torch.randn(rows, 1, 32)
         with torch.no_grad(), decoding(x) as products:
