@@ -268,7 +268,7 @@ class TestTerms:
             state = terms.after(state, token)
         return state.needed
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    @looped("algorithm", ALGORITHMS)
     def test_terms_are_recognized_in_text(self, algorithm):
         texts = ["el gato negro y los gatos", "(gato) gato. gatos, gato!", "un gato"]
         tokenizer = train_tokenizer(texts, algorithm=algorithm, vocab_size=280)
@@ -278,7 +278,7 @@ class TestTerms:
         for text in ("los gatos", "gatos", "el negro", ""):
             assert self.needed(tokenizer, text, "gato") > 0, text
 
-    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    @looped("algorithm", ALGORITHMS)
     def test_needed_tokens_are_known_before_a_token_is_chosen(self, algorithm):
         tokenizer = train_tokenizer([*ENGLISH, *SPANISH], algorithm=algorithm, vocab_size=290)
         terms = self.terms(tokenizer, "gato", "gato", "calle ancha", "gato duerme")

@@ -294,7 +294,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="model number 2 is of class VanillaTransformerEncoderModel; an ensemble"):
             VanillaTransformerEnsemble([build("shared")[0], encoder])
 
-    @pytest.mark.parametrize(
+    @looped(
         ("changes", "message"),
         [
             ({"vocab_size": 99}, r"has 99 as its number of source tokens, but model number 1 has \d+;"),
@@ -303,7 +303,6 @@ class TestRefusals:
             ({"eos_token_id": 3}, "has 3 as its eos_token_id"),
             ({"pad_token_id": 3}, "has 3 as its pad_token_id"),
         ],
-        ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
     )
     def test_of_another_vocabulary(self, changes, message):
         with pytest.raises(ValueError, match=f"model number 2 {message}"):

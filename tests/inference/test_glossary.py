@@ -56,7 +56,7 @@ def test_a_glossary_is_a_value():
     assert Glossary.of({}).translations_in("a") == []
 
 
-@pytest.mark.parametrize(
+@looped(
     ("entries", "message"),
     [
         ({"a": " "}, "a glossary's translation is empty"),

@@ -38,7 +38,7 @@ def cut_warnings(caplog):
     return [record.message for record in caplog.records if record.name == translate.__module__]
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@looped("num_beams", [1, 3])
 def test_order_is_kept_and_batches_do_not_matter(translator, num_beams):
     options = {"num_beams": num_beams, "num_hypotheses": num_beams, "max_length": 8}
     if isinstance(translator[0], MarianMTModel):
