@@ -124,7 +124,7 @@ class TestTrainingArguments:
         with pytest.raises(ValueError, match=message):
             VanillaTransformerTrainingArguments(str(tmp_path), **{name: value})
 
-    @pytest.mark.parametrize(
+    @looped(
         ("d_model", "warmup_steps", "rate"),
         [
             # The paper's base and big models, and the small one of the README.

@@ -157,7 +157,7 @@ class TestComparing:
             with pytest.raises(ValueError, match=f"variable SACREBLEU_SEED is '{value}'; set it to a positive"):
                 compare_translations(systems, ["x"], num_samples=5)
 
-    @pytest.mark.parametrize(
+    @looped(
         ("systems", "options", "message"),
         [
             (["a"], {}, "`significance` compares systems; give the `predictions` of two or more"),

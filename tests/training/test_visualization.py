@@ -101,7 +101,7 @@ def test_position_encoding(tmp_path):
     assert (tmp_path / "positions.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-@pytest.mark.parametrize("encoding", [torch.zeros(1, 5, 4), torch.zeros(5), np.full((2, 2), np.inf), np.zeros((0, 4))])
+@looped("encoding", [torch.zeros(1, 5, 4), torch.zeros(5), np.full((2, 2), np.inf), np.zeros((0, 4))])
 def test_bad_position_encoding(encoding):
     with pytest.raises(ValueError, match=r"`encoding` must be finite numbers of shape \(positions, d_model\)"):
         plot_position_encoding(encoding)
@@ -157,7 +157,7 @@ def test_diverged_run_still_draws(tmp_path):
     assert (tmp_path / "training.png").stat().st_size > 0
 
 
-@pytest.mark.parametrize(
+@looped(
     ("log_history", "message"),
     [
         ([], "neither 'loss' nor 'eval_loss'"),
