@@ -23,6 +23,7 @@ from hf_vanilla_transformer.serving.attention_map import (
     tokens_html,
 )
 from hf_vanilla_transformer.serving.engine import Choice
+from tables import looped
 from translators import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -98,7 +99,7 @@ def test_a_map_beyond_what_a_browser_draws():
     assert "too large to draw" in map_html(pair, 0, 0) and "<td" not in map_html(pair, 0, 0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("heads", "layers", "expected"),
     [(None, 6, (4, MEAN)), (None, 1, (0, MEAN)), ([[2, 3]], 6, (2, 3)), ([[2, 3], [1, 0]], 6, (2, 3))],
 )
