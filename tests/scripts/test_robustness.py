@@ -20,7 +20,7 @@ def text_of(name, seed=0, sources=SOURCES):
     return robustness.changed(name, sources, REFERENCES, seed)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "expected"),
     [
         ("as_it_is", "Two men sit outside!"),
@@ -91,7 +91,7 @@ def test_references_have_the_case_that_is_asked_for():
     assert text_of("lower_case").references == REFERENCES
 
 
-@pytest.mark.parametrize("reference, expected", [("y.", "x."), ("y .", "x ."), ("y", "x"), ("y !", "x !")])
+@looped("reference, expected", [("y.", "x."), ("y .", "x ."), ("y", "x"), ("y !", "x !")])
 def test_final_punctuation_is_spaced_as_in_the_reference(reference, expected):
     assert {robustness.with_final_punctuation(f"x{mark}", "", reference) for mark in ("", " .", "!!!")} == {expected}
 
