@@ -11,6 +11,7 @@ from hf_vanilla_transformer.cli import serve
 from hf_vanilla_transformer.cli.main import COMMANDS, ROUTINES_VARIABLES, limit_routines, main
 from hf_vanilla_transformer.cli.options import OneLineParser
 from paths import ROOT, SCRIPTS
+from tables import looped
 
 SCORED = ("--predictions", "text", "--references", "text")
 HEAVY = ("torch", "transformers", "datasets", "numpy")
@@ -86,7 +87,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"vanilla-transformer {hf_vanilla_transformer.__version__}\n"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "message"),
     [
         ([], "no command given; --help lists the commands"),

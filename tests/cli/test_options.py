@@ -73,7 +73,7 @@ def test_a_secret_that_is_not_given_hides_nothing(capsys):
     assert "error: not None;" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--max_source_length", "--max-source-length", "--max_so", "--max-so"])
+@looped("option", ["--max_source_length", "--max-source-length", "--max_so", "--max-so"])
 def test_spellings_of_an_option(option):
     parser = OneLineParser("program")
     parser.add_argument("--max_source_length", type=int)
@@ -88,7 +88,7 @@ def test_words_after_two_dashes_are_values():
     assert parser.parse_args(["--", "--zzz"]).words == ["--zzz"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("Yes", True), ("0", False), ("f", False)])
+@looped(("text", "value"), [("true", True), ("Yes", True), ("0", False), ("f", False)])
 def test_switches(text, value):
     parser = OneLineParser("program")
     parser.add_argument("--bf16", **options.SWITCH)

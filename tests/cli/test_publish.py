@@ -10,6 +10,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.publish import readable
 from hub_server import TOKEN, environment, running_hub
 from paths import ROOT
+from tables import looped
 from translators import build
 
 
@@ -60,6 +61,6 @@ def test_messages_name_options(folder, capsys):
     assert stop.value.code == 2 and "--repo_id a/b/c is not the name of a repository" in error
 
 
-@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])
+@looped(("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e9, "2.5 GB")])
 def test_readable_sizes(size, text):
     assert readable(size) == text
