@@ -207,7 +207,7 @@ def marked(pages: Iterable[str]) -> list[Any]:
 
 def test_commands_are_known_to_this_test():
     for command in commands():
-        known = ("python", "make", "vanilla-transformer", "curl", *LAUNCHERS)
+        known = ("python", "make", "vanilla-transformer", "sacrebleu", "curl", *LAUNCHERS)
         assert command[0] in known, f"no test runs {shlex.join(command)}"
 
 
@@ -220,7 +220,10 @@ def test_commands_of_a_page_run_in_their_order(page: str, folder: Path):
         if command == FIRST_TRAINING or "trackio" in command:
             # The fixture runs the former; another test the latter.
             continue
-        run_here(command)
+        if command[0] == "sacrebleu":
+            run([sys.executable, "-m", *command], folder)
+        else:
+            run_here(command)
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ Files hold one segment per line, detokenized UTF-8, plain or .gz. For example:
     vanilla-transformer evaluate --predictions test.hyp --references test.de
     zcat test.hyp.gz | vanilla-transformer evaluate --predictions - --references test.de.gz --json scores.json
 
-Several systems, each tested for a significant difference from the first:
+Several systems, in one table:
 
-    vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de --significance bootstrap
+    vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de
 
 A public test set, by its sacreBLEU name:
 
@@ -16,17 +16,15 @@ A public test set, by its sacreBLEU name:
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, Number, OneLineParser, importing
+from .options import SWITCH, OneLineParser, importing
 
 SystemScores = dict[str, Any]
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
-
-TESTS = {"bootstrap": "paired bootstrap resampling", "randomization": "approximate randomization"}
 
 
 class _TestData(NamedTuple):
@@ -68,16 +66,6 @@ def add_arguments(parser: OneLineParser) -> None:
         help=f"Also compute COMET, with a model on the Hub (default: {COMET_MODEL}) or a .ckpt file; needs "
         "unbabel-comet's program.",
     )
-    testing = parser.add_argument_group("comparing systems")
-    testing.add_argument(
-        "--significance",
-        choices=TESTS,
-        help="Significance test of each system against the first: paired bootstrap resampling or approximate "
-        "randomization.",
-    )
-    num_samples = "Number of samples (default: 1000; randomization: 10000)."
-    testing.add_argument("--num_samples", type=Number(int), metavar="N", help=num_samples)
-    testing.add_argument("--seed", type=Number(int), metavar="N", help="Random seed (default: sacreBLEU's, 12345).")
 
 
 def run(arguments: Namespace) -> None:
@@ -106,10 +94,6 @@ def _check(arguments: Namespace) -> None:
     inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
     if inputs.count("-") > 1:
         raise ValueError("standard input (-) is given twice but can be read only once; use a file instead")
-    if arguments.significance is None and (arguments.num_samples, arguments.seed) != (None, None):
-        raise ValueError("`num_samples` and `seed` need `significance`; give it, or leave them out")
-    if arguments.significance and len(arguments.predictions) < 2:
-        raise ValueError("`significance` compares systems; give the `predictions` of two or more")
     if arguments.json is not None:
         check_output_file(arguments.json, filter(None, inputs), "json")
 
@@ -146,22 +130,17 @@ def _set_names(arguments: Namespace) -> list[str]:
 
 def _score(arguments: Namespace, data: _TestData) -> dict[str, SystemScores]:
     with importing():
-        from ..training.metrics import METRIC_NAMES, compare_translations, translation_scores
+        from ..training.metrics import METRIC_NAMES, translation_scores
     options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
     if arguments.comet:
-        # Check first: it is often missing, and the tests take minutes.
+        # Check first: it is often missing.
         from ..training.comet import comet_program, comet_scores
 
         comet_program()
-    scores: dict[str, SystemScores]
-    if arguments.significance:
-        test: Any = {"test": arguments.significance, "num_samples": arguments.num_samples, "seed": arguments.seed}
-        scores = compare_translations(data.systems, data.references, **test, **options)
-    else:
-        scores = {
-            path: translation_scores(predictions, data.references, **options, metrics=METRIC_NAMES)
-            for path, predictions in data.systems.items()
-        }
+    scores: dict[str, SystemScores] = {
+        path: translation_scores(predictions, data.references, **options, metrics=METRIC_NAMES)
+        for path, predictions in data.systems.items()
+    }
     if arguments.comet:
         for path, score in comet_scores(data.systems, data.sources, data.references, arguments.comet).items():
             scores[path] |= {"comet": score, "comet_model": arguments.comet}
@@ -182,14 +161,14 @@ def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, SystemScor
     if len(scores) == 1:
         return {**next(iter(scores.values())), **test}
     systems = [{"predictions": path, **system} for path, system in scores.items()]
-    return {**test, "significance": arguments.significance, "systems": systems}
+    return {**test, "systems": systems}
 
 
 def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScores]) -> list[str]:
     """Return the paragraphs to print."""
     from ..training.metrics import METRIC_NAMES, bleu_fault
 
-    baseline, first = next(iter(scores.items()))
+    first = next(iter(scores.values()))
     names = {**METRIC_NAMES, "exact_match": "exact match"}
     notes = {key: first[f"{key}_signature"] for key in METRIC_NAMES}
     notes["exact_match"] = f"% of {len(data.references)} segments"
@@ -202,25 +181,8 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScore
         return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><"), *remarks]
     header = ("", *names.values())
     rows = [(path, *(_shown(key, system) for key in names)) for path, system in scores.items()]
-    paragraphs = [_aligned([header, *rows], "<" + ">" * len(names))]
-    if arguments.significance:
-        paragraphs.append(f"{TESTS[arguments.significance]}, against {baseline}:")
-        paragraphs.append(_aligned(_test_rows(METRIC_NAMES, scores), "<<>>>>"))
-    return [*paragraphs, _aligned([(name, notes[key]) for key, name in names.items()], "<<"), *remarks]
-
-
-def _test_rows(names: dict[str, str], scores: dict[str, SystemScores]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the significance table: for each metric, all systems."""
-    yield "", "", "score", "95 % interval", "difference", "p"
-    baseline = next(iter(scores))
-    for key, name in names.items():
-        for path, system in scores.items():
-            difference, p_value = "", ""
-            if path != baseline:
-                name, difference = "", f"{system[key] - scores[baseline][key]:+.2f}"
-                p_value = f"{system[f'{key}_p_value']:.4f}"
-            interval = f"{system[f'{key}_mean']:.2f} ± {system[f'{key}_ci']:.2f}"
-            yield name, path, _shown(key, system), interval, difference, p_value
+    table = _aligned([header, *rows], "<" + ">" * len(names))
+    return [table, _aligned([(name, notes[key]) for key, name in names.items()], "<<"), *remarks]
 
 
 def _shown(key: str, scores: SystemScores) -> str:

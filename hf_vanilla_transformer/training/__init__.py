@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
     from .distillation import distill
     from .experiment import train_translation
-    from .metrics import compare_translations, translation_scores
+    from .metrics import translation_scores
     from .trainer import VanillaTransformerTrainer
 
 # Imported on first use: scores and averages need neither accelerate nor the seconds that `Trainer` takes to import.
@@ -17,7 +17,6 @@ _MODULES = {
     "VanillaTransformerTrainer": "trainer",
     "VanillaTransformerTrainingArguments": "arguments",
     "average_checkpoints": "checkpoints",
-    "compare_translations": "metrics",
     "distill": "distillation",
     "last_checkpoints": "checkpoints",
     "newest_checkpoint": "checkpoints",
@@ -38,7 +37,6 @@ __all__ = [
     "VanillaTransformerTrainer",
     "VanillaTransformerTrainingArguments",
     "average_checkpoints",
-    "compare_translations",
     "distill",
     "last_checkpoints",
     "newest_checkpoint",

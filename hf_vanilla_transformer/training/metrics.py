@@ -1,24 +1,20 @@
-"""Translation scores by sacreBLEU, without network access, and significance tests between systems."""
+"""Translation scores by sacreBLEU, without network access."""
 
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Literal, get_args
+from typing import Any
 from urllib.error import URLError
 
 from transformers.utils import logging
 
 from ..errors import as_value_errors, not_downloaded, one_line
-from ..options import POSITIVE, check_range
 
 try:
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
-    from sacrebleu.significance import PairedTest
 except ImportError as error:
     raise ImportError(
         f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
@@ -28,7 +24,6 @@ logger = logging.get_logger(__name__)
 
 References = Sequence[str] | Sequence[Sequence[str]]
 Scores = dict[str, float | str]
-SignificanceTest = Literal["bootstrap", "randomization"]
 
 # Names in reports, by key.
 METRIC_NAMES = {
@@ -53,8 +48,6 @@ LANGUAGE_TOKENIZERS = {
 
 # Tokenizers that split only at spaces and punctuation.
 SPACE_TOKENIZERS = (DEFAULT_TOKENIZER, "intl", "none")
-
-SEED_VARIABLE = "SACREBLEU_SEED"
 
 
 def translation_scores(
@@ -89,82 +82,6 @@ def translation_scores(
         scores[key] = metric.corpus_score(predictions, None).score
         scores[f"{key}_signature"] = str(metric.get_signature())
     return {**scores, "exact_match": _exact_matches(predictions, rows, lowercase)}
-
-
-def compare_translations(
-    systems: Mapping[str, Sequence[str]],
-    references: References,
-    test: SignificanceTest = "bootstrap",
-    num_samples: int | None = None,
-    seed: int | None = None,
-    lowercase: bool = False,
-    tokenize: str | None = None,
-) -> dict[str, Scores]:
-    """Score several systems by every metric, and test whether each differs from the first.
-
-    Args:
-        systems: N translations of each system, by its name, the baseline first.
-        references: As for `translation_scores`.
-        test: "bootstrap" (paired bootstrap resampling) or "randomization" (approximate randomization).
-        num_samples: Bootstrap resamples (default: 1000) or randomization trials (default: 10,000).
-        seed: Random seed (default: the environment variable SACREBLEU_SEED, or 12345).
-        lowercase: As for `translation_scores`.
-        tokenize: As for `translation_scores`.
-
-    Returns:
-        For each system its `translation_scores`; for each metric also its bootstrapped 95 % confidence interval,
-        `bleu_mean` plus or minus `bleu_ci`, and, except for the baseline, `bleu_p_value`: the probability of a
-        difference at least as large if both systems were equally good.
-
-    Raises:
-        ValueError: As for `translation_scores`; or there are fewer than two systems, or `test`, `num_samples` or
-            `seed` is invalid.
-    """
-    if len(systems) < 2:
-        raise ValueError("`significance` compares systems; give the `predictions` of two or more")
-    if test not in get_args(SignificanceTest):
-        raise ValueError(f"`significance` {test} is unknown; use {' or '.join(get_args(SignificanceTest))}")
-    _check_sampling(num_samples, seed)
-    for predictions in systems.values():
-        rows = _check_translations(predictions, references)
-    compared: dict[str, Scores] = {name: {} for name in systems}
-    with _sacrebleu_seed(seed):
-        for key, metric in _prepare(METRIC_NAMES, rows, lowercase, tokenize).items():
-            signature, results = _paired_test(metric, systems, test, num_samples)
-            for scores, result in zip(compared.values(), results, strict=True):
-                scores |= {key: result.score, f"{key}_signature": signature}
-                scores |= {f"{key}_mean": float(result.mean), f"{key}_ci": float(result.ci)}
-                if result.p_value is not None:
-                    # sacreBLEU counts only larger differences, so equal translations would seem to differ.
-                    scores[f"{key}_p_value"] = 1.0 if result.score == results[0].score else result.p_value
-    for name, scores in compared.items():
-        scores["exact_match"] = _exact_matches(systems[name], rows, lowercase)
-    return compared
-
-
-def _check_sampling(num_samples: int | None, seed: int | None) -> None:
-    # sacreBLEU takes 0 samples as its default number, and seed 0 as no seed.
-    check_range(POSITIVE, num_samples=num_samples, seed=seed)
-    variable = os.environ.get(SEED_VARIABLE, "none").strip()
-    # sacreBLEU takes "none" to mean a different seed in each run.
-    if seed is None and variable.lower() != "none" and not (variable.isdecimal() and int(variable) >= 1):
-        raise ValueError(
-            f"the environment variable {SEED_VARIABLE} is {variable!r}; set it to a positive integer, or unset it"
-        )
-
-
-def _paired_test(
-    metric: Metric, systems: Mapping[str, Sequence[str]], test: SignificanceTest, num_samples: int | None
-) -> tuple[str, list[Any]]:
-    """Return the signature and a `sacrebleu.significance.Result` for each system.
-
-    Takes one metric at a time, because cased and lower-cased BLEU have the same name in sacreBLEU.
-    """
-    # The bootstrap computes its confidence interval anyway.
-    kind, confidence = ("bs", -1) if test == "bootstrap" else ("ar", 0)
-    signatures, table = PairedTest([*systems.items()], {"": metric}, None, kind, num_samples or 0, confidence)()
-    ((name, signature),) = signatures.items()
-    return str(signature), table[name]
 
 
 def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
@@ -227,22 +144,6 @@ def _prepare(
     # By column, with None where a row has fewer references.
     columns = list(zip_longest(*rows))
     return {name: classes[name](references=columns) for name in names}
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int | None) -> Iterator[None]:
-    """Seed sacreBLEU, which reads its seed only from the environment."""
-    if seed is None:
-        yield
-        return
-    old = os.environ.get(SEED_VARIABLE)
-    os.environ[SEED_VARIABLE] = str(seed)
-    try:
-        yield
-    finally:
-        del os.environ[SEED_VARIABLE]
-        if old is not None:
-            os.environ[SEED_VARIABLE] = old
 
 
 def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lowercase: bool) -> float:

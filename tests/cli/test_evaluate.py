@@ -107,48 +107,17 @@ class TestSeveralSystems:
         printed = run(capsys, "--predictions", *systems, "--references", references, "--json", report)
         table, signatures = printed.split("\n\n")
         scores = json.loads(report.read_text())
-        assert scores["segments"] == 3 and scores["significance"] is None
+        assert scores["segments"] == 3
         keys = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "exact_match")
-        for row, path, each in zip(table.splitlines()[1:], systems, scores["systems"], strict=True):
-            assert row.split() == [path, *(f"{each[key]:.2f}" for key in keys)] and each["predictions"] == path
+        for row, path, system in zip(table.splitlines()[1:], systems, scores["systems"], strict=True):
+            assert row.split() == [path, *(f"{system[key]:.2f}" for key in keys)] and system["predictions"] == path
         assert len({len(row) for row in table.splitlines()}) == 1
         assert scores["systems"][1]["bleu"] == pytest.approx(100) and "tok:13a" in signatures
         assert signatures.splitlines()[-1].split() == "exact match % of 3 segments".split()
 
-    @pytest.mark.parametrize(
-        ("test", "title", "signature"),
-        [
-            ("bootstrap", "paired bootstrap resampling", "bs:200|seed:7"),
-            ("randomization", "approximate randomization", "bs:1000|ar:200|seed:7"),
-        ],
-    )
-    def test_significance(self, tmp_path, capsys, references, systems, test, title, signature):
-        report = tmp_path / "scores.json"
-        options = ("--significance", test, "--num_samples", "200", "--seed", "7", "--json", report)
-        _, heading, tests, signatures = run(
-            capsys, "--predictions", *systems, "--references", references, *options
-        ).split("\n\n")
-        assert heading == f"{title}, against {systems[0]}:"
-        scores = json.loads(report.read_text())
-        baseline, other = scores["systems"]
-        assert scores["significance"] == test
-        header, *rows = (line.split() for line in tests.splitlines())
-        assert header == ["score", "95", "%", "interval", "difference", "p"] and len(rows) == 10
-        for index, key in enumerate(("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter")):
-            first, second = rows[2 * index : 2 * index + 2]
-            assert first[-5:-3] == [systems[0], f"{baseline[key]:.2f}"] and f"{key}_p_value" not in baseline
-            interval = [f"{other[f'{key}_mean']:.2f}", "±", f"{other[f'{key}_ci']:.2f}"]
-            compared = [f"{other[key] - baseline[key]:+.2f}", f"{other[f'{key}_p_value']:.4f}"]
-            assert second == [systems[1], f"{other[key]:.2f}", *interval, *compared]
-            assert signature in other[f"{key}_signature"].replace("nrefs:1|", "") and 0 < other[f"{key}_p_value"] <= 1
-        assert signatures.count(signature) == 5
-
     @looped(
         ("options", "message"),
         [
-            (["--significance", "bootstrap"], "--significance compares systems; give the --predictions of two or"),
-            (["--seed", "1"], "--num_samples and --seed need --significance; give it, or leave them out"),
-            (["--significance", "t-test"], "invalid choice: 't-test'"),
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
             (["--sources", "-"], "standard input (-) is given twice but can be read only once; use a file instead"),
@@ -163,8 +132,6 @@ class TestSeveralSystems:
         assert f"--predictions lists {references} twice" in fail(
             "--predictions", references, references, "--references", references
         )
-        both = ("--references", references, "--significance", "bootstrap")
-        assert "--seed is 0" in fail("--predictions", *systems, *both, "--seed", "0")
         short = write_lines(tmp_path / "short.hyp", PREDICTIONS[:1])
         message = fail("--predictions", systems[0], short, "--references", references)
         assert f"{short} has 1 lines but {references} has 3" in message

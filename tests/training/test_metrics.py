@@ -1,17 +1,14 @@
-import os
 import re
 from unittest.mock import Mock
 from urllib.error import HTTPError, URLError
 
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sacrebleu.significance import PairedTest
 
 from hf_vanilla_transformer.training.metrics import (
     METRIC_NAMES,
     bleu_fault,
     check_tokenizer,
-    compare_translations,
     language_tokenizer,
     translation_scores,
 )
@@ -100,75 +97,6 @@ def test_tokenized_text_is_warned_of_once_unless_it_is_meant(caplog, tokenize, w
     tokenized = ["a man sleeps ."] * 100
     translation_scores(tokenized, tokenized, tokenize=tokenize, metrics=METRIC_NAMES)
     assert caplog.text.count("forgot to detokenize") == warned
-
-
-class TestComparing:
-    REFERENCES = [
-        f"the {color} bird number {n} sings on tree {n}" for n, color in enumerate("red blue green".split() * 20)
-    ]
-
-    def spoilt(self, every):
-        """Translations in which every n-th one lacks words."""
-        return [text if n % every else " ".join(text.split()[2:]) for n, text in enumerate(self.REFERENCES)]
-
-    @pytest.mark.parametrize(("test", "kind", "key"), [("bootstrap", "bs", "bs"), ("randomization", "ar", "ar")])
-    def test_it_is_that_of_sacrebleu(self, test, kind, key):
-        systems = {"one": self.spoilt(3), "other": self.spoilt(2), "third": self.spoilt(4)}
-        found = compare_translations(systems, self.REFERENCES, test, num_samples=50)
-        metrics = {"BLEU": BLEU(), "chrF2": CHRF(), "chrF2++": CHRF(word_order=2), "TER": TER()}
-        paired = PairedTest(list(systems.items()), metrics, [self.REFERENCES], kind, 50)
-        _, expected = paired()
-        for name, ours in (("BLEU", "bleu"), ("chrF2", "chrf"), ("chrF2++", "chrfpp"), ("TER", "ter")):
-            for scores, result in zip(found.values(), expected[name], strict=True):
-                assert scores[ours] == result.score and scores.get(f"{ours}_p_value") == result.p_value
-                assert f"|{key}:50|" in scores[f"{ours}_signature"] and "seed:12345" in scores[f"{ours}_signature"]
-        assert 0 < found["other"]["bleu_p_value"] < 0.2 and "bleu_p_value" not in found["one"]
-        for name, predictions in systems.items():
-            alone = translation_scores(predictions, self.REFERENCES, metrics=METRIC_NAMES)
-            assert all(found[name][key] == alone[key] for key in (*METRIC_NAMES, "exact_match"))
-            assert abs(found[name]["bleu_mean"] - alone["bleu"]) < found[name]["bleu_ci"] < 20
-
-    def test_case_only_matters_where_it_is_scored(self):
-        """Systems that a metric finds equal do not differ; for sacreBLEU they would, with the smallest p."""
-        systems = {"cased": self.spoilt(3), "upper": [text.upper() for text in self.spoilt(3)]}
-        found = compare_translations(systems, self.REFERENCES, num_samples=50)["upper"]
-        assert found["lowercase_bleu_p_value"] == found["ter_p_value"] == 1
-        assert found["bleu_p_value"] == pytest.approx(1 / 51)
-
-    def test_the_seed_decides(self, monkeypatch):
-        systems = {"one": self.spoilt(7), "other": self.spoilt(5)}
-        found = [
-            compare_translations(systems, self.REFERENCES, num_samples=50, seed=seed)["other"] for seed in (1, 1, 2)
-        ]
-        assert found[0] == found[1] != found[2] and "seed:2" in found[2]["ter_signature"]
-        assert "SACREBLEU_SEED" not in os.environ
-        monkeypatch.setenv("SACREBLEU_SEED", "2")
-        assert compare_translations(systems, self.REFERENCES, num_samples=50)["other"] == found[2]
-        compare_translations(systems, self.REFERENCES, num_samples=50, seed=1)
-        assert os.environ["SACREBLEU_SEED"] == "2"
-
-    def test_a_seed_of_the_environment_that_is_no_seed(self, monkeypatch):
-        systems = {"one": ["x"], "other": ["y"]}
-        monkeypatch.setenv("SACREBLEU_SEED", "None")
-        compare_translations(systems, ["x"], num_samples=5)
-        for value in ("abc", "0", ""):
-            monkeypatch.setenv("SACREBLEU_SEED", value)
-            compare_translations(systems, ["x"], num_samples=5, seed=1)
-            with pytest.raises(ValueError, match=f"variable SACREBLEU_SEED is '{value}'; set it to a positive"):
-                compare_translations(systems, ["x"], num_samples=5)
-
-    @looped(
-        ("systems", "options", "message"),
-        [
-            (["a"], {}, "`significance` compares systems; give the `predictions` of two or more"),
-            (["a", "b"], {"test": "t"}, "`significance` t is unknown; use bootstrap or randomization"),
-            (["a", "b"], {"seed": 0}, "`seed` is 0; it must be positive"),
-            (["a", "b"], {"num_samples": -1}, "`num_samples` is -1"),
-        ],
-    )
-    def test_what_cannot_be_compared(self, systems, options, message):
-        with pytest.raises(ValueError, match=message):
-            compare_translations({name: [name] for name in systems}, ["a"], **options)
 
 
 def test_the_tokenizer_of_a_language():
