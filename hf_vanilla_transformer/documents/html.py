@@ -57,7 +57,7 @@ BUTTONS = frozenset(("button", "reset", "submit"))
 _escape = partial(escape, quote=False)
 
 
-class _Token(NamedTuple):
+class _HtmlToken(NamedTuple):
     """Text, a tag or other markup; a tag has a lowercase name. `is_self_closing`: in XML, such as `<br/>`."""
 
     markup: str
@@ -68,22 +68,22 @@ class _Token(NamedTuple):
     is_self_closing: bool = False
 
 
-def _tokens(document: str) -> Iterator[_Token]:
+def _tokens(document: str) -> Iterator[_HtmlToken]:
     is_xml, end = document.startswith("<?xml"), 0
     while match := _MARKUP.search(document, end):
         if match.start() > end:
-            yield _Token(document[end : match.start()], is_text=True)
+            yield _HtmlToken(document[end : match.start()], is_text=True)
         end = match.end()
         name, attributes = (match["name"] or "").lower(), match["attributes"] or ""
         is_self_closing = is_xml and attributes.endswith("/")
-        yield _Token(match[0], False, name, bool(match["slash"]), attributes, is_self_closing)
+        yield _HtmlToken(match[0], False, name, bool(match["slash"]), attributes, is_self_closing)
         if name in RAW and not match["slash"] and not is_self_closing:
             close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
             start, end = end, close.start() if close else len(document)
             if start < end:
-                yield _Token(document[start:end], is_text=True)
+                yield _HtmlToken(document[start:end], is_text=True)
     if end < len(document):
-        yield _Token(document[end:], is_text=True)
+        yield _HtmlToken(document[end:], is_text=True)
 
 
 def text_of(markup: str) -> str:
@@ -95,7 +95,7 @@ def text_of(markup: str) -> str:
         return unprotect(markup)
 
 
-class _Element(NamedTuple):
+class _HtmlElement(NamedTuple):
     """An open element: whether its content is translated, and whether it is SVG or MathML."""
 
     name: str
@@ -131,7 +131,7 @@ class _Reader:
     def __init__(self, target_lang: str | None) -> None:
         self._target_lang = target_lang
         self._template = Template()
-        self._open = [_Element("", True, False)]
+        self._open = [_HtmlElement("", True, False)]
         self._names: Counter[str] = Counter()
         self._paragraph: list[Piece] = []
         # Pieces of an untranslated inline element, and the number of elements open around it.
@@ -171,14 +171,14 @@ class _Reader:
         self._template.literal(*(piece.markup for piece in self._untranslated))
         self._paragraph, self._untranslated = [], []
 
-    def _start(self, token: _Token) -> None:
+    def _start(self, token: _HtmlToken) -> None:
         while token.name in CLOSED_BY.get(self._open[-1].name, ()):
             self._pop()
         attributes = {
             name.lower(): text_of(_unquoted(value)) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
         }
         parent = self._open[-1]
-        element = _Element(
+        element = _HtmlElement(
             token.name, _is_translated(token.name, attributes, parent), parent.foreign or token.name in FOREIGN
         )
         is_self_closing = token.is_self_closing or (parent.foreign and token.attributes.endswith("/"))
@@ -200,7 +200,7 @@ class _Reader:
             self._open.append(element)
             self._names[token.name] += 1
 
-    def _close(self, token: _Token) -> None:
+    def _close(self, token: _HtmlToken) -> None:
         name, closed = token.name, self._open[-1]
         if self._names[name]:
             while (closed := self._pop()).name != name:
@@ -219,14 +219,14 @@ class _Reader:
         else:
             self._separate(token.markup)
 
-    def _pop(self) -> _Element:
+    def _pop(self) -> _HtmlElement:
         element = self._open.pop()
         self._names[element.name] -= 1
         if self._untranslated and len(self._open) < self._depth:
             self._end_paragraph()
         return element
 
-    def _with_slots(self, token: _Token, attributes: dict[str, str]) -> str:
+    def _with_slots(self, token: _HtmlToken, attributes: dict[str, str]) -> str:
         """Return a tag with slots for the texts in its attributes; sets the language of a page to the target's."""
 
         def place(match: re.Match[str]) -> str:
@@ -255,7 +255,7 @@ def _is_inline(name: str) -> bool:
     return name in INLINE or "-" in name
 
 
-def _is_translated(name: str, attributes: dict[str, str], parent: _Element) -> bool:
+def _is_translated(name: str, attributes: dict[str, str], parent: _HtmlElement) -> bool:
     chosen = attributes.get("translate", "-").lower()
     if parent.foreign or name in FOREIGN or name in RAW - {"title"} or chosen == "no":
         return False

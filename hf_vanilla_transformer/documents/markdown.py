@@ -79,7 +79,7 @@ class _Reader:
 
     def _find(self, content: str, first: int, in_table: bool) -> tuple[str, list[int]]:
         """Return a text as in the document, and the offsets there of each character and of its end."""
-        found: list[str] = []
+        lines: list[str] = []
         places: list[int] = []
         for number, part in enumerate(content.split("\n"), start=first):
             line, part = self._lines[number], part.lstrip()
@@ -98,8 +98,8 @@ class _Reader:
                 # The line end includes the indentation of the next line.
                 places.append(self._lines[number - 1].end(1))
             places += range(begin + start, begin + end)
-            found.append(self._content[begin + start : begin + end])
-        return "\n".join(found), [*places, begin + end]
+            lines.append(self._content[begin + start : begin + end])
+        return "\n".join(lines), [*places, begin + end]
 
     def _add(self, raw: str, places: list[int], escape: Callable[[str], str]) -> None:
         """Add a text, split into segments at hard line breaks."""

@@ -30,7 +30,7 @@ from ..pretrained.languages import (
 from ..pretrained.loading import check_finite
 from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits
 from ..text.facts import ENTRY
-from ..text.sentences import Layout
+from ..text.sentences import TextLayout
 from .decoding import Decoder, Generated
 from .preparation import Preparation, Prepared, SplitSentences
 from .scoring import Score, Target, score
@@ -330,7 +330,7 @@ class TranslationPipeline(Base):
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
         """Return a dict for each translation of one text."""
-        layout: Layout = model_outputs[0]["layout"]
+        layout: TextLayout = model_outputs[0]["layout"]
         rows = []
         for output in model_outputs:
             scores = output["scores"][0].tolist() if "scores" in output else repeat(None)

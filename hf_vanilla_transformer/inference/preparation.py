@@ -36,7 +36,7 @@ from ..text.protection import (
     placeholders_of,
     with_placeholders,
 )
-from ..text.sentences import Layout, cut_long_sentence, split_lines, split_sentences, whole
+from ..text.sentences import TextLayout, cut_long_sentence, split_lines, split_sentences, whole
 from ..text.spelling import Lexicon
 from .constrained_search import Terms
 from .glossary import Glossary, normalized
@@ -125,7 +125,7 @@ class Prepared:
 class PreparedText:
     """A text as prepared sentences; those of `layout` are the original ones."""
 
-    layout: Layout
+    layout: TextLayout
     sentences: Sequence[Prepared] = ()
 
 
@@ -213,7 +213,7 @@ class Preparation:
 
     def prepare(
         self,
-        texts: Iterable[str | Layout],
+        texts: Iterable[str | TextLayout],
         directions: Iterable[Direction | None] = repeat(None),
         *,
         split: SplitSentences = "auto",
@@ -233,7 +233,7 @@ class Preparation:
         # Only as many as there are texts; directions may be infinite.
         pairs = list(zip(chosen, islice(directions, len(chosen)), strict=True))
         layouts = [
-            text if isinstance(text, Layout) else self.split(text, split, direction and direction[0])
+            text if isinstance(text, TextLayout) else self.split(text, split, direction and direction[0])
             for text, direction in pairs
         ]
         rows = iter(
@@ -248,7 +248,7 @@ class Preparation:
             prepared = [self._cut(text, glossary) if self._is_long(text) else text for text in prepared]
         return [replace(text, sentences=self._truncated(text.sentences, max_source_length)) for text in prepared]
 
-    def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> Layout:
+    def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> TextLayout:
         """Split a text into sentences by the rules of its language, by default the tokenizer's."""
         bullets = "bullets" in self.rules
         is_split = "sentences" in self.rules or (self._splits_by_language and language is not None)
@@ -258,7 +258,7 @@ class Preparation:
             return split_lines(text, bullets)
         if self._strips:
             return whole(text, bullets)
-        return Layout((text,), ("", "")) if text.strip() else Layout((), (text,))
+        return TextLayout((text,), ("", "")) if text.strip() else TextLayout((), (text,))
 
     def _encoded(self, sentences: Iterable[Prepared], max_source_length: int | None = None) -> list[Prepared]:
         """Return sentences with their ids."""

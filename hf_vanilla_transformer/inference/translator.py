@@ -15,7 +15,7 @@ from ..options import Range, check_choice, check_range
 from ..pretrained.languages import DIRECTLY, Direction, choose_pivot, recorded_pivots
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.protection import Link
-from ..text.sentences import Layout
+from ..text.sentences import TextLayout
 from .alignment import word_alignments
 from .decoding import Decoder, Hypothesis
 from .glossary import Glossary
@@ -103,7 +103,7 @@ class Translator:
 
     def prepare(
         self,
-        texts: Iterable[str | Layout],
+        texts: Iterable[str | TextLayout],
         directions: Iterable[Direction | None] = repeat(None),
         are_aligned: Iterable[bool] = repeat(True),
     ) -> list[PreparedText]:
@@ -241,12 +241,12 @@ def composed(first: Sequence[Link], second: Sequence[Link]) -> list[Link]:
     return sorted({(source, target) for source, middle in first for start, target in second if start == middle})
 
 
-def join(layout: Layout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
+def join(layout: TextLayout, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
     """Return the hypotheses of a text, joining those of its sentences rank by rank."""
     return [_joined(layout, rank) for rank in zip(*hypotheses, strict=True)]
 
 
-def _joined(layout: Layout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+def _joined(layout: TextLayout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     texts = [hypothesis.text for hypothesis in hypotheses]
     scores = [hypothesis.score for hypothesis in hypotheses if hypothesis.score is not None]
     # Sentences that were not translated have a score of 0.

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..text.facts import ENTRY, RULES, Rule, TextFacts, unusable
+from ..text.facts import ENTRY, RULES, Decision, TextFacts, unusable
 from ..text.protection import ITEMS, placeholders_of
 from .alphabet import Alphabet
 from .languages import current_pair
@@ -80,10 +80,10 @@ def _older_facts(settings: Any, tokenizer: Any) -> TextFacts:
         return {"": words} if isinstance(words, str) else words
 
     active = {*SAFE_RULES, *(["sentences"] if current_pair(tokenizer)[0] else ())}
-    rules = {name: Rule(True, "the training is unknown") for name in sorted(active)}
+    rules = {name: Decision(True, "the training is unknown") for name in sorted(active)}
     if recorded("source_length"):
         active |= _older_rules(recorded, bool(placeholders_of(tokenizer)))
-        rules = {name: Rule(name in active, "by the settings of an earlier release") for name in RULES}
+        rules = {name: Decision(name in active, "by the settings of an earlier release") for name in RULES}
     return TextFacts(
         rules=rules,
         usual_case="sentence" if Alphabet.of(tokenizer).is_cased else "lower",

@@ -21,7 +21,7 @@ from ..inference.preparation import Preparation, Prepared, PreparedText, SplitSe
 from ..inference.translator import Translator, join
 from ..options import SearchOptions
 from ..pretrained.languages import Direction, directions_of, has_tags, is_multilingual, is_zero_shot, set_languages
-from ..text.sentences import Layout
+from ..text.sentences import TextLayout
 from .batching import CLOSED, Batcher, Busy, InvalidRequest
 from .limits import ModelLimits
 
@@ -89,7 +89,7 @@ class _Key(NamedTuple):
 class _Input(NamedTuple):
     """A text, split into sentences, its languages, and whether it needs alignments."""
 
-    layout: Layout
+    layout: TextLayout
     source: str | None
     target: str | None
     is_aligned: bool

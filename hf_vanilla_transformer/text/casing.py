@@ -109,7 +109,7 @@ def usual_spellings(sentences: Iterable[str]) -> dict[str, str]:
             # Skip the first word, which has a capital anyway.
             for word in COMPOUNDS.findall(sentence)[1:]:
                 spellings[word.casefold()][word] += 1
-    frequent = sorted(spellings.items(), key=lambda each: -each[1].total())
+    frequent = sorted(spellings.items(), key=lambda entry: -entry[1].total())
     return {folded: counts.most_common(1)[0][0] for folded, counts in frequent if counts.total() > 1}
 
 

@@ -46,7 +46,7 @@ CASE_RULES = {
 }
 
 
-class Rule(NamedTuple):
+class Decision(NamedTuple):
     """Whether a rule acts, and what was counted."""
 
     is_on: bool
@@ -76,7 +76,7 @@ class TextFacts:
         version: Version of this format.
     """
 
-    rules: Mapping[str, Rule] = field(default_factory=dict)
+    rules: Mapping[str, Decision] = field(default_factory=dict)
     usual_case: str = ""
     has_capitals: bool = False
     marks: str = ""
@@ -98,7 +98,7 @@ class TextFacts:
 
     def without(self, rules: Mapping[str, str]) -> "TextFacts":
         """Return the facts with some rules off, given the reason of each."""
-        return replace(self, rules={**self.rules, **{name: Rule(False, why) for name, why in rules.items()}})
+        return replace(self, rules={**self.rules, **{name: Decision(False, why) for name, why in rules.items()}})
 
     def target_length(self, source_length: int) -> int:
         """Return the length of the longest target of sources about as long as this one, in tokens; 0 if unknown."""
@@ -131,7 +131,7 @@ class TextFacts:
                 raise unusable(name, entry.get(name), "it was edited or damaged; train again")
         if unknown := entry.keys() - _CHECKS.keys():
             raise unusable(min(unknown), entry[min(unknown)], "there is no such field; remove it")
-        return cls(**{**entry, "rules": {name: Rule(**rule) for name, rule in entry["rules"].items()}})
+        return cls(**{**entry, "rules": {name: Decision(**rule) for name, rule in entry["rules"].items()}})
 
 
 def inactive_rules(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -192,7 +192,7 @@ def _is_rule(is_on: Any, why: Any) -> bool:
 
 def _are_rules(value: Any) -> bool:
     return isinstance(value, Mapping) and all(
-        name in RULES and isinstance(rule, Mapping) and {*rule} == {*Rule._fields} and _is_rule(**rule)
+        name in RULES and isinstance(rule, Mapping) and {*rule} == {*Decision._fields} and _is_rule(**rule)
         for name, rule in value.items()
     )
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import chain
 
 from .casing import Case, case_of, has_case
-from .facts import CASE_RULES, Rule
+from .facts import CASE_RULES, Decision
 from .protection import ITEMS, UNSPACED_SCRIPTS, Protector, Span
 from .sentences import BULLETS, split_sentences
 
@@ -183,7 +183,7 @@ _PROPERTIES: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def rules_of(evidence: Evidence, has_placeholders: bool) -> dict[str, Rule]:
+def rules_of(evidence: Evidence, has_placeholders: bool) -> dict[str, Decision]:
     """Return the rules that pairs support; items are placeholders for a model that `has_placeholders`."""
     rules = {name: premise(evidence) for name, premise in _PREMISES.items()}
     cases = {name: case for case, name in CASE_RULES.items() if case.name.lower() != evidence.usual_case}
@@ -194,40 +194,40 @@ def rules_of(evidence: Evidence, has_placeholders: bool) -> dict[str, Rule]:
     return rules
 
 
-def _item_rule(evidence: Evidence, kind: str, share: float) -> Rule:
+def _item_rule(evidence: Evidence, kind: str, share: float) -> Decision:
     """Return the rule for a kind of items: training had none, or copies them but had them in less than a share."""
     number, copied = evidence.items[kind], evidence.copied[kind]
     if number < FEW or not evidence.seen(number, FEW_ITEMS):
         return _in_text(evidence, f"{number} of {evidence.size} sources have {kind}")
     why = f"{copied} of {number} sources with {kind} have them in the target"
     if copied < MOST * number:
-        return Rule(False, why)
+        return Decision(False, why)
     if share < 1 and evidence.seen(number, share):
-        return Rule(False, f"{number} of {evidence.size} sources have {kind}, so the model learns them")
+        return Decision(False, f"{number} of {evidence.size} sources have {kind}, so the model learns them")
     return _in_text(evidence, why)
 
 
-def _in_text(evidence: Evidence, why: str, is_on: bool = True) -> Rule:
+def _in_text(evidence: Evidence, why: str, is_on: bool = True) -> Decision:
     if not evidence.is_text:
-        return Rule(False, f"{_of(evidence, 'words')} have several words")
-    return Rule(is_on, why)
+        return Decision(False, f"{_of(evidence, 'words')} have several words")
+    return Decision(is_on, why)
 
 
 def _of(evidence: Evidence, name: str) -> str:
     return f"{evidence.counts[name]} of {evidence.size} sources"
 
 
-def _case_rule(evidence: Evidence, case: Case) -> Rule:
+def _case_rule(evidence: Evidence, case: Case) -> Decision:
     if not evidence.usual_case:
-        return Rule(False, "the sources have no usual case")
+        return Decision(False, "the sources have no usual case")
     number = evidence.cases[case]
     why = f"{number} of {evidence.size} sources are in {case.name.lower()} case"
     if case is Case.LOWER and evidence.share("capital") < MOST:
-        return Rule(False, f"only {_of(evidence, 'capital')} begin with a capital")
-    return Rule(not evidence.seen(number), why)
+        return Decision(False, f"only {_of(evidence, 'capital')} begin with a capital")
+    return Decision(not evidence.seen(number), why)
 
 
-def _restore_case(evidence: Evidence) -> Rule:
+def _restore_case(evidence: Evidence) -> Decision:
     """Capitals of sources go with capitals of targets: at the start of most, and in words if some have them."""
     counts, size = evidence.counts, evidence.size
     both, own = counts["both capital word"], counts["capital word"]
@@ -235,51 +235,52 @@ def _restore_case(evidence: Evidence) -> Rule:
     if counts["both capital"] < MOST * size or own < FEW:
         is_on = evidence.share("both capital") >= COPIED_SHARE
         is_on &= counts["target capitals"] < MAX_CAPITALS * counts["target letters"]
-        return Rule(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")
+        return Decision(is_on, f"{counts['both capital']} of {size} pairs begin with a capital on both sides")
     is_on = both / own > max(MIN_CAPITALS, CAPITAL_LIFT * others / max(1, without))
-    return Rule(
+    return Decision(
         is_on, f"{both} of {own} sources with words in capitals, {others} of {without} others have targets with some"
     )
 
 
-def _no_letters(evidence: Evidence) -> Rule:
+def _no_letters(evidence: Evidence) -> Decision:
     number, copied = evidence.counts["no letters"], evidence.counts["no letters copied"]
     if number:
-        return Rule(copied >= COPIED_SHARE * number, f"{copied} of {number} sources without letters are their target")
+        why = f"{copied} of {number} sources without letters are their target"
+        return Decision(copied >= COPIED_SHARE * number, why)
     why = f"no source is without letters, {evidence.counts['mostly other']} of {evidence.size} have few"
-    return Rule(not evidence.seen(evidence.counts["mostly other"]), why)
+    return Decision(not evidence.seen(evidence.counts["mostly other"]), why)
 
 
-def _sentences(evidence: Evidence) -> Rule:
+def _sentences(evidence: Evidence) -> Decision:
     counts = evidence.counts
     if evidence.share("end") < MOST:
-        return Rule(False, f"only {_of(evidence, 'end')} end like a sentence")
+        return Decision(False, f"only {_of(evidence, 'end')} end like a sentence")
     is_on = counts["paragraph"] < SEEN_PARAGRAPHS * counts["split"]
     return _in_text(evidence, f"{counts['paragraph']} of {counts['split']} sources have several sentences", is_on)
 
 
-def _unseen(name: str, what: str) -> Callable[[Evidence], Rule]:
+def _unseen(name: str, what: str) -> Callable[[Evidence], Decision]:
     """Return the premise of text, in which hardly any source has something."""
 
-    def premise(evidence: Evidence) -> Rule:
+    def premise(evidence: Evidence) -> Decision:
         return _in_text(evidence, f"{_of(evidence, name)} {what}", not evidence.seen(evidence.counts[name]))
 
     return premise
 
 
-def _typos(evidence: Evidence) -> Rule:
+def _typos(evidence: Evidence) -> Decision:
     """Typos do not matter to targets, which are not spelled like their sources, as the forms of a word are."""
     number, spelled = evidence.counts["stems"], evidence.counts["spelled stems"]
     why = f"{spelled} of {number} words of sources begin like one of the target"
     return _in_text(evidence, why, spelled < MOST * number)
 
 
-def _words(evidence: Evidence) -> Rule:
+def _words(evidence: Evidence) -> Decision:
     return _in_text(evidence, f"{_of(evidence, 'words')} have several words")
 
 
-_PREMISES: dict[str, Callable[[Evidence], Rule]] = {
-    "lines": lambda evidence: Rule(
+_PREMISES: dict[str, Callable[[Evidence], Decision]] = {
+    "lines": lambda evidence: Decision(
         not evidence.seen(evidence.counts["line end"]), f"{_of(evidence, 'line end')} have several lines"
     ),
     "sentences": _sentences,

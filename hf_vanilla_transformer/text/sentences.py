@@ -47,7 +47,7 @@ _KHMER_ENDS = re.compile("(?<!។ល)[។៕](?!ល។)")
 
 
 @dataclass(frozen=True)
-class Layout:
+class TextLayout:
     """A text as sentences and gaps (white space and bullets) before each and after the last one.
 
     No sentence is blank, or begins or ends with white space. `is_cut` tells whether some are pieces of a sentence.
@@ -71,7 +71,7 @@ class Layout:
         inner = (gap if source == target else _joint(*target, gap) for source, target, gap in pairs)
         return (self.gaps[0], *inner, *self.gaps[1:][-1:])
 
-    def cut(self, cut: Callable[[str], Sequence[str]], bullets: bool = True) -> "Layout":
+    def cut(self, cut: Callable[[str], Sequence[str]], bullets: bool = True) -> "TextLayout":
         """Return the layout with every sentence replaced by the pieces from `cut`, which concatenate to it."""
         pieces = [self.gaps[0]]
         for sentence, gap in zip(self.sentences, self.gaps[1:], strict=True):
@@ -80,7 +80,7 @@ class Layout:
         return replace(layout, is_cut=len(layout.sentences) > len(self.sentences))
 
 
-def whole(text: str, bullets: bool = True) -> Layout:
+def whole(text: str, bullets: bool = True) -> TextLayout:
     """Return the layout of a text that is a single sentence.
 
     Args:
@@ -90,13 +90,13 @@ def whole(text: str, bullets: bool = True) -> Layout:
     return _layout(_after_bullets(text, bullets), bullets)
 
 
-def split_lines(text: str, bullets: bool = False) -> Layout:
+def split_lines(text: str, bullets: bool = False) -> TextLayout:
     """Return the layout of a text whose lines are single sentences; `bullets` as for `whole`."""
     lines = text.splitlines(keepends=True)
     return _layout(chain.from_iterable(_after_bullets(line, bullets) for line in lines), bullets)
 
 
-def split_sentences(text: str, language: str | None = None, bullets: bool = True) -> Layout:
+def split_sentences(text: str, language: str | None = None, bullets: bool = True) -> TextLayout:
     """Split each line of a text into sentences.
 
     Args:
@@ -184,7 +184,7 @@ def _with_items_masked(text: str) -> str:
     return masked(text, [*messages(text), *(match.span() for match in LINK.finditer(text))])
 
 
-def _layout(pieces: Iterable[str], bullets: bool = True) -> Layout:
+def _layout(pieces: Iterable[str], bullets: bool = True) -> TextLayout:
     sentences: list[str] = []
     gaps = [""]
     for piece in pieces:
@@ -194,7 +194,7 @@ def _layout(pieces: Iterable[str], bullets: bool = True) -> Layout:
         if sentence:
             sentences.append(sentence)
             gaps.append(piece[start + len(sentence) :])
-    return Layout(tuple(sentences), tuple(gaps))
+    return TextLayout(tuple(sentences), tuple(gaps))
 
 
 def cut_long_sentence(sentence: str, limit: int, measure: Callable[[str], int]) -> list[str]:

@@ -39,8 +39,8 @@ class Lexicon(NamedTuple):
         """Return the frequent word that `word` is a typo of, or `word` itself if there is none or more than one."""
         if not _is_plain(word) or any(form in self.words or form in self.lookalikes for form in _forms(word)):
             return word
-        found = self.words.intersection(_slips(word))
-        return next(iter(found)) if len(found) == 1 else word
+        candidates = self.words.intersection(_slips(word))
+        return next(iter(candidates)) if len(candidates) == 1 else word
 
 
 def lexicon_of(sentences: Iterable[str]) -> Lexicon:
@@ -54,14 +54,14 @@ def lexicon_of(sentences: Iterable[str]) -> Lexicon:
     for word, count in counts.items():
         totals[word.lower()] += count
     similar = {
-        word: found for word in totals if (found := words.intersection(chain.from_iterable(map(_slips, _forms(word)))))
+        word: alike for word in totals if (alike := words.intersection(chain.from_iterable(map(_slips, _forms(word)))))
     }
     if len(similar) > MAX_SIMILAR * max(len(totals), FEW_WORDS):
         return Lexicon(frozenset(), frozenset())
     lookalikes = [
         word
-        for word, found in similar.items()
-        if words.isdisjoint(_forms(word)) and totals[word] * TYPO_RATIO >= max(counts[each] for each in found)
+        for word, alike in similar.items()
+        if words.isdisjoint(_forms(word)) and totals[word] * TYPO_RATIO >= max(counts[other] for other in alike)
     ]
     return Lexicon(words, frozenset(sorted(lookalikes, key=totals.__getitem__)[-MAX_WORDS:]))
 

@@ -56,7 +56,7 @@ class ModelArguments(ModelOptions):
     def __post_init__(self) -> None:
         refuse_empty_strings(self)
         check_ranges(self)
-        self.given = {each.name for each in fields(self) if getattr(self, each.name) != each.default}
+        self.given = {option.name for option in fields(self) if getattr(self, option.name) != option.default}
         self._check_excluded("tokenizer_name_or_path", TOKENIZER_FIELDS, "its own vocabulary")
         from_scratch = ("preset", "config_overrides", "tokenizer_name_or_path", *TOKENIZER_FIELDS)
         self._check_excluded("model_name_or_path", from_scratch, "its own tokenizer and configuration")
@@ -72,9 +72,9 @@ class ModelArguments(ModelOptions):
         parse_overrides(self.config_overrides)
 
     def _check_excluded(self, name: str, others: Iterable[str], brings: str) -> None:
-        given = [f"`{other}`" for other in others if getattr(self, other) not in (None, False)]
-        if getattr(self, name) and given:
-            raise ValueError(f"`{name}` brings {brings}; leave {', '.join(given)} out")
+        excluded = [f"`{other}`" for other in others if getattr(self, other) not in (None, False)]
+        if getattr(self, name) and excluded:
+            raise ValueError(f"`{name}` brings {brings}; leave {', '.join(excluded)} out")
 
 
 @short_errors()

@@ -33,8 +33,8 @@ def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[st
     value = metrics.get(name)
     if value is None or value != state.best_metric:
         return False
-    tied = [each for each in state.log_history if each.get(name) == value and each["step"] != state.global_step]
-    return bool(tied) and all(_rank(metrics, name) > _rank(each, name) for each in tied)
+    tied = [entry for entry in state.log_history if entry.get(name) == value and entry["step"] != state.global_step]
+    return bool(tied) and all(_rank(metrics, name) > _rank(entry, name) for entry in tied)
 
 
 def _rank(evaluation: Mapping[str, float], name: str) -> tuple[float, ...]:
@@ -62,10 +62,10 @@ class SamplerEpoch(TrainerCallback):
         if has_length(train_dataloader):
             # After a change of batch size, `state.epoch` still counts by the old number of batches per epoch.
             epoch = state.global_step // max(1, -(-len(train_dataloader) // args.gradient_accumulation_steps))
-        each: Any
-        for each in (train_dataloader, getattr(train_dataloader, "collate_fn", None)):
-            if hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
+        seeded: Any
+        for seeded in (train_dataloader, getattr(train_dataloader, "collate_fn", None)):
+            if hasattr(seeded, "set_epoch"):
+                seeded.set_epoch(epoch)
 
 
 class ResumedState(TrainerCallback):

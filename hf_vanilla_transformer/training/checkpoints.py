@@ -181,9 +181,9 @@ def _state_fault(file: Path) -> str | None:
 
 
 def _resume_state_fault(folder: Path) -> str | None:
-    found = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in RESUME_STATE]
-    if any(found) and not all(found):
-        return f"it holds no {RESUME_STATE[found.index(False)][0]}"
+    present = [any(any(folder.glob(pattern)) for pattern in patterns) for patterns in RESUME_STATE]
+    if any(present) and not all(present):
+        return f"it holds no {RESUME_STATE[present.index(False)][0]}"
     for file in sorted(folder.glob("*.pt*")):
         try:
             if ZipFile(file).testzip():

@@ -48,8 +48,8 @@ def comet_scores(
         try:
             done = subprocess.run([str(word) for word in words], capture_output=True, text=True, errors="replace")
             if not done.returncode:
-                found = json.loads(scores.read_text(encoding="utf-8"))
-                return {name: _mean(found[str(path)], sum(counts)) for name, path in paths.items()}
+                by_path = json.loads(scores.read_text(encoding="utf-8"))
+                return {name: _mean(by_path[str(path)], sum(counts)) for name, path in paths.items()}
         # The program or its output is damaged, missing or in another format.
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"`comet`: {PROGRAM} gave no scores ({error!r}); reinstall it: {INSTALLATION}") from error

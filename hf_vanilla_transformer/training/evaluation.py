@@ -31,7 +31,7 @@ from .callbacks import METRICS, TIE_BREAKERS
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores, usable_tokenizer
 from .proof import PAIRS, HeldOut, prove_rules
-from .text_splits import Direction, TextSplits, TokenizedSplits, part_numbers
+from .text_splits import TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 from .trainer_loss import replaced
 
@@ -106,7 +106,7 @@ def scores_by_direction(
     By default, BLEU's tokenizer suits each target language, and references are the targets of the pairs.
     """
     references = pairs["target"][:] if references is None else references
-    found = {
+    by_direction = {
         direction: translation_scores(
             [translations[row] for row in rows],
             [references[row] for row in rows],
@@ -115,15 +115,15 @@ def scores_by_direction(
         )
         for direction, rows in text.rows_by_direction(pairs).items()
     }
-    first = next(iter(found.values()))
-    if len(found) == 1:
+    first = next(iter(by_direction.values()))
+    if len(by_direction) == 1:
         return first
     scores: dict[str, Any] = {}
     for name, value in first.items():
-        column: list[Any] = [each[name] for each in found.values()]
+        column: list[Any] = [own[name] for own in by_direction.values()]
         # Signatures differ between languages with different tokenizers.
         scores[name] = " and ".join(dict.fromkeys(column)) if isinstance(value, str) else mean(column)
-    for direction, own in found.items():
+    for direction, own in by_direction.items():
         scores |= {f"{name}_{'-'.join(map(str, direction))}": value for name, value in own.items()}
     return scores
 
@@ -231,11 +231,11 @@ class Evaluation:
         for name, model in models.items():
             if validation is not None:
                 translations = self.translations(model, validation)
-                found = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
-                entries |= {f"validation_{name}_{each}": value for each, value in numbers(found).items()}
+                scores = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
+                entries |= {f"validation_{name}_{key}": value for key, value in numbers(scores).items()}
 
         def rank(name: str) -> tuple[float, ...]:
-            known = [entries[f"validation_{name}_{each}"] for each in (metric, *TIE_BREAKERS)] if metric else []
+            known = [entries[f"validation_{name}_{key}"] for key in (metric, *TIE_BREAKERS)] if metric else []
             return (*known, name == "averaged")
 
         best = max(models, key=rank)
@@ -325,7 +325,7 @@ class Evaluation:
         with replaced(remarks_logger, "disabled", True):
             return [hypotheses[0].text for hypotheses in translate(model, self.tokenizer, sources, **options)]
 
-    def select_direction(self, direction: Direction) -> None:
+    def select_direction(self, direction: tuple[str | None, str | None]) -> None:
         """Set the tokenizer's languages, and so its source prefix, to the direction."""
         if has_tags(self.tokenizer):
             set_languages(self.tokenizer, *direction)
@@ -348,7 +348,7 @@ class Evaluation:
         outputs = self.translations(model, datasets.Dataset.from_list(pairs))
         directions = [self.text.part_of(pair).direction for pair in pairs]
         self.select_direction(directions[0])
-        names = [" to ".join(map(str, each)) if has_tags(self.tokenizer) else "" for each in directions]
+        names = [" to ".join(map(str, pair)) if has_tags(self.tokenizer) else "" for pair in directions]
         return split, [
             Sample(pair["source"], pair["target"], output, name)
             for pair, output, name in zip(pairs, outputs, names, strict=True)

@@ -103,13 +103,13 @@ def language_tokenizer(language: str | None) -> str:
 
 def usable_tokenizer(language: str | None) -> str:
     """`language_tokenizer`, or "char", with a warning, if that one cannot be used."""
-    found = language_tokenizer(language)
+    tokenize = language_tokenizer(language)
     try:
-        check_tokenizer(found, "bleu_tokenize")
+        check_tokenizer(tokenize, "bleu_tokenize")
     except ValueError as error:
         logger.warning_once(f"{one_line(error)}; BLEU counts characters instead")
         return "char"
-    return found
+    return tokenize
 
 
 def bleu_fault(references: References, tokenize: str | None = None) -> str | None:

@@ -19,14 +19,14 @@ class MovingAverage:
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter], decay: float) -> None:
         self.decay = decay
-        self.parameters = [each for each in parameters if each.requires_grad and each.is_floating_point()]
-        self.averages = [each.detach().to(torch.float32, copy=True) for each in self.parameters]
+        self.parameters = [weight for weight in parameters if weight.requires_grad and weight.is_floating_point()]
+        self.averages = [weight.detach().to(torch.float32, copy=True) for weight in self.parameters]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Update the averages after a step, counted from 0."""
         decay = min(self.decay, (1 + step) / (WARM_UP + step))
-        values: Any = [each.detach().float() for each in self.parameters]
+        values: Any = [weight.detach().float() for weight in self.parameters]
         get_ema_multi_avg_fn(decay)(cast(Any, self.averages), values, step)
 
     def copy_to_parameters(self) -> None:
@@ -40,7 +40,7 @@ class MovingAverage:
     @contextmanager
     def applied(self) -> Iterator[list[torch.Tensor]]:
         """Temporarily replace parameters with their averages, yielding the originals."""
-        trained = [each.detach().clone() for each in self.parameters]
+        trained = [weight.detach().clone() for weight in self.parameters]
         self._set(self.averages)
         try:
             yield trained

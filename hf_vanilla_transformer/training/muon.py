@@ -24,9 +24,9 @@ class Muon(torch.optim.Muon):
     def step(self) -> None:  # type: ignore[override]  # `MuonWithAdam` calls the closure
         """Update the matrices that have gradients."""
         for group in self.param_groups:
-            for matrices in stackable(each for each in group["params"] if each.grad is not None):
-                gradients = [cast(Tensor, each.grad) for each in matrices]
-                states = [self.state[each] for each in matrices]
+            for matrices in stackable(matrix for matrix in group["params"] if matrix.grad is not None):
+                gradients = [cast(Tensor, matrix.grad) for matrix in matrices]
+                states = [self.state[matrix] for matrix in matrices]
                 for state, gradient in zip(states, gradients, strict=True):
                     if not state:
                         state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -73,11 +73,11 @@ def stackable(matrices: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     activations, which are freed by then.
     """
     groups: dict[Any, list[Tensor]] = {}
-    for each in matrices:
+    for matrix in matrices:
         # Sharded matrices are of another class.
-        is_stacked = launches_cost(each.device) and type(each) in (Tensor, nn.Parameter)
-        key = (each.device, each.dtype, *sorted(each.shape)) if is_stacked else id(each)
-        groups.setdefault(key, []).append(each)
+        is_stacked = launches_cost(matrix.device) and type(matrix) in (Tensor, nn.Parameter)
+        key = (matrix.device, matrix.dtype, *sorted(matrix.shape)) if is_stacked else id(matrix)
+        groups.setdefault(key, []).append(matrix)
     return groups.values()
 
 
@@ -92,13 +92,13 @@ def is_tall(matrix: Tensor) -> bool:
 
 def stacked(matrices: list[Tensor]) -> Tensor:
     """Stack K matrices (M, N) or (N, M), M <= N, as (K, M, N)."""
-    return torch.stack([each.T if is_tall(each) else each for each in matrices])
+    return torch.stack([matrix.T if is_tall(matrix) else matrix for matrix in matrices])
 
 
 def unstacked(stack: Tensor, matrices: list[Tensor]) -> list[Tensor]:
     """Undo `stacked`, with the strides of `matrices`, so that `_foreach_copy_` copies all in one launch."""
     wide, tall = stack.unbind(), stack.mT.contiguous().unbind()
-    return [tall[k] if is_tall(each) else wide[k] for k, each in enumerate(matrices)]
+    return [tall[k] if is_tall(matrix) else wide[k] for k, matrix in enumerate(matrices)]
 
 
 class MuonWithAdam(torch.optim.Optimizer):
@@ -133,12 +133,12 @@ def muon_with_adam(
 ) -> MuonWithAdam:
     """Return the optimizer of a model, with weight decay for the parameters of these names."""
     # In the order of the model, which is the same in every run.
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     matrices, decay = layer_matrices(model), args.weight_decay
     others = trained.keys() - matrices
 
     def group(names: Collection[str], weight_decay: float) -> dict[str, Any]:
-        return {"params": [each for name, each in trained.items() if name in names], "weight_decay": weight_decay}
+        return {"params": [weight for name, weight in trained.items() if name in names], "weight_decay": weight_decay}
 
     return MuonWithAdam(
         [group(matrices, decay)],
@@ -152,7 +152,7 @@ def muon_with_adam(
 def layer_matrices(model: nn.Module) -> set[str]:
     """Names of the trained matrices in the layers: all except embeddings and the output projection."""
     head = cast(Any, model).get_output_embeddings()
-    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) or each is head]
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) or module is head]
     excluded = {id(parameter) for table in tables for parameter in table.parameters()}
-    named = model.named_parameters()
-    return {name for name, each in named if each.dim() == 2 and each.requires_grad and id(each) not in excluded}
+    trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    return {name for name, weight in trained if weight.dim() == 2 and id(weight) not in excluded}

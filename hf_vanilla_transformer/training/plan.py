@@ -129,5 +129,5 @@ def bleu_tokenizer(args: VanillaTransformerTrainingArguments, text: TextSplits) 
     """Return BLEU's tokenizer: the one given, or by the target languages; None if they need different ones."""
     if args.bleu_tokenize is not None:
         return args.bleu_tokenize
-    found = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
-    return found.pop() if len(found) == 1 else None
+    tokenizers = {usable_tokenizer(language) for language in {part.target_lang for part in text.parts}}
+    return tokenizers.pop() if len(tokenizers) == 1 else None

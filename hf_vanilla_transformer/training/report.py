@@ -104,13 +104,13 @@ def _oddity_lines(experiment: Experiment) -> list[str]:
     text, corpora = experiment.text, [("", experiment.text.train)]
     if len(text.parts) > 1 and isinstance(text.train, datasets.Dataset):
         numbers = part_numbers(text.train)
-        rows = [(part, np.flatnonzero(numbers == i)) for i, part in enumerate(text.parts) if not part.is_reversed]
+        own = [(part, np.flatnonzero(numbers == i)) for i, part in enumerate(text.parts) if not part.is_reversed]
         # Several corpora may have the same direction.
-        corpora = [(f"{_name_of(part)}: ", text.train.select(found)) for part, found in rows if len(found)]
+        corpora = [(f"{_name_of(part)}: ", text.train.select(rows)) for part, rows in own if len(rows)]
     return [
-        f"warning      {name}{'; '.join(map(str, found))} (`vanilla-transformer inspect` shows them)"
+        f"warning      {name}{'; '.join(map(str, odd))} (`vanilla-transformer inspect` shows them)"
         for name, pairs in corpora
-        if (found := oddities(pairs, experiment.tokenizer))
+        if (odd := oddities(pairs, experiment.tokenizer))
     ]
 
 

@@ -29,8 +29,8 @@ TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
 FIELD = "config_overrides "
 
 # Fields of the configuration, except those without effect on the weights; only the dropout fields may change.
-OWN_FIELDS = {each.name for each in fields(VanillaTransformerConfig)} & VanillaTransformerConfig.__annotations__.keys()
-OWN_FIELDS -= {"use_cache", "is_encoder_decoder", "init_std"}
+OWN_FIELDS = {entry.name for entry in fields(VanillaTransformerConfig)}
+OWN_FIELDS &= VanillaTransformerConfig.__annotations__.keys() - {"use_cache", "is_encoder_decoder", "init_std"}
 VOCABULARY_FIELDS = ("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -93,9 +93,9 @@ Changes = dict[str, tuple[Any, Any]]
 
 def arguments_record(arguments: Any, names: Collection[str] | None = None) -> dict[str, Any]:
     """Return the recorded fields of a dataclass, all of them or only those named."""
-    tracked = {each.name for each in fields(arguments)} & (FIXED | MEANT | FREE)
-    found = {name: getattr(arguments, name) for name in sorted(tracked if names is None else tracked & {*names})}
-    values = {name: getattr(value, "value", value) for name, value in found.items()}
+    tracked = {option.name for option in fields(arguments)} & (FIXED | MEANT | FREE)
+    options = {name: getattr(arguments, name) for name in sorted(tracked if names is None else tracked & {*names})}
+    values = {name: getattr(option, "value", option) for name, option in options.items()}
     return cast(dict[str, Any], json.loads(json.dumps(values, default=str)))
 
 
@@ -113,8 +113,8 @@ def experiment_record(plan: "RunPlan", text: Any) -> dict[str, Any]:
     """Return the part of an experiment's record that its trainer lacks: on model, tokenizer and text."""
     model_args, data_args = plan.model_args, plan.data_args
     # A resumed run has the model of the checkpoint, so arguments that were not given have no effect.
-    given = model_args.given if plan.checkpoint else None
-    record = {**arguments_record(model_args, given), **arguments_record(data_args)}
+    names = model_args.given if plan.checkpoint else None
+    record = {**arguments_record(model_args, names), **arguments_record(data_args)}
     for name in ("model_name_or_path", "tokenizer_name_or_path"):
         if record.get(name):
             record[name] = Path(record[name]).name

@@ -187,14 +187,14 @@ def configuration(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase
 def check_tokenizer_fits(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a ValueError if special ids differ, or a vocabulary is larger than its embedding."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    found = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
-    differing = [name for name, value in found.items() if value != getattr(config, name)]
+    tokens = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
+    differing = [name for name, value in tokens.items() if value != getattr(config, name)]
     if differing:
-        theirs = ", ".join(f"{name} {found[name]}" for name in differing)
+        theirs = ", ".join(f"{name} {tokens[name]}" for name in differing)
         ours = ", ".join(f"{name} {getattr(config, name)}" for name in differing)
         if "bos_token_id" in differing:
-            found["decoder_start_token_id"] = found["bos_token_id"]
-        remedy = ",".join(f"{name}={value}" for name, value in found.items())
+            tokens["decoder_start_token_id"] = tokens["bos_token_id"]
+        remedy = ",".join(f"{name}={value}" for name, value in tokens.items())
         raise ValueError(
             f"the tokenizer has {theirs}, but the model {ours}: use the model's own tokenizer or, to train from "
             f"scratch, `config_overrides={remedy}`"

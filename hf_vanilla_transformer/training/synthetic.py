@@ -59,7 +59,8 @@ def translate_to_files(
         DataError: There are no sentences, a file cannot be written, or several processes would write the files.
         ValueError: As for `translate_lines`.
     """
-    lines = list(dict.fromkeys(line for each in sentences if (line := each.translate(LINE_ENDS_TO_SPACES)).strip()))
+    lines = [line for sentence in sentences if (line := sentence.translate(LINE_ENDS_TO_SPACES)).strip()]
+    lines = [*dict.fromkeys(lines)]
     if not lines:
         raise DataError("there are no sentences to translate, except for blank ones; check the text")
     settings = {"num_hypotheses": num_hypotheses} | {key: value for key, value in options.items() if value is not None}

@@ -21,7 +21,7 @@ from ..pretrained.alphabet import PLAIN_PUNCTUATION
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from ..pretrained.text_facts import set_facts, vocabulary_digest, vocabulary_sizes
 from ..text.casing import usual_spellings
-from ..text.facts import Rule, TextFacts
+from ..text.facts import Decision, TextFacts
 from ..text.premises import MOST, Evidence, evidence_of, learned_items, noise_faults, rules_of
 from ..text.spelling import MAX_CORRECTED, Lexicon, corrected_share, lexicon_of
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
@@ -66,11 +66,11 @@ class TrainingText:
 
     def sources_by_language(self) -> dict[str, list[str]]:
         """Return sources by language; if there is a single direction, by ""."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
+        sources: defaultdict[str, list[str]] = defaultdict(list)
         for part, source in zip(part_numbers(self.pairs), self.pairs["source"][:], strict=True):
             language = self.text.parts[part].source_lang if self.text.has_several_directions else ""
-            found[language or ""].append(source)
-        return found
+            sources[language or ""].append(source)
+        return sources
 
 
 def supported_noise(augment: str, evidence: Evidence) -> tuple[str, dict[str, str]]:
@@ -118,12 +118,13 @@ def _joined(words: Iterable[str]) -> str:
     return " ".join(sorted(words))
 
 
-def _typos_rule(sources: Mapping[str, Sequence[str]], lexicons: Mapping[str, Lexicon]) -> Rule:
+def _typos_rule(sources: Mapping[str, Sequence[str]], lexicons: Mapping[str, Lexicon]) -> Decision:
     """Return the rule for typos: words can be told from typos, and training text itself needs no correction."""
     if not any(lexicon.words for lexicon in lexicons.values()):
-        return Rule(False, "the words of the sources are too few, or too similar")
+        return Decision(False, "the words of the sources are too few, or too similar")
     share = max(corrected_share(texts[:: -(-len(texts) // SAMPLE)]) for texts in sources.values())
-    return Rule(share <= MAX_CORRECTED, f"words of half of the sources change {share:.2%} of those of the other half")
+    why = f"words of half of the sources change {share:.2%} of those of the other half"
+    return Decision(share <= MAX_CORRECTED, why)
 
 
 def _marks(sources: Sequence[str]) -> str:

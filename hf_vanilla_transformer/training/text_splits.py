@@ -18,9 +18,6 @@ from ..errors import DataError
 from ..text.protection import Link
 from .arguments import VanillaTransformerTrainingArguments
 
-Direction = tuple[str | None, str | None]
-"""Source and target language, if known."""
-
 
 @dataclass(frozen=True)
 class TextSplits:
@@ -58,11 +55,11 @@ class TextSplits:
     def part_of(self, pair: Mapping[str, Any]) -> Part:
         return self.parts[pair.get(PART_COLUMN, 0)]
 
-    def rows_by_direction(self, pairs: datasets.Dataset) -> dict[Direction, np.ndarray]:
+    def rows_by_direction(self, pairs: datasets.Dataset) -> dict[tuple[str | None, str | None], np.ndarray]:
         numbers = part_numbers(pairs)
-        directions = dict.fromkeys(part.direction for part in self.parts)
-        found = {each: np.array([part.direction == each for part in self.parts])[numbers] for each in directions}
-        return {direction: np.flatnonzero(rows) for direction, rows in found.items() if rows.any()}
+        directions = [part.direction for part in self.parts]
+        masks = {pair: np.array([other == pair for other in directions])[numbers] for pair in directions}
+        return {pair: np.flatnonzero(mask) for pair, mask in masks.items() if mask.any()}
 
     def distinct_share(self) -> float:
         """Share of the training pairs that are not reversed copies of others."""
@@ -135,9 +132,9 @@ def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransfor
         sides = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
         sides = [pair[::-1] if exchange else pair for pair, exchange in zip(sides, exchanged, strict=True)]
         sources, targets = [*zip(*sides, strict=True)] or ((), ())
-        found = align_corpus(sources, targets, show_progress=not args.disable_tqdm)
-        for row, exchange, each in zip(rows, exchanged, found, strict=True):
-            links[row] = _exchanged(each) if exchange else each
+        aligned = align_corpus(sources, targets, show_progress=not args.disable_tqdm)
+        for row, exchange, alignment in zip(rows, exchanged, aligned, strict=True):
+            links[row] = _exchanged(alignment) if exchange else alignment
     for number in np.flatnonzero([part.is_reversed for part in text.parts]):
         # The part before has the same pairs in the same order.
         own, others = np.flatnonzero(numbers == number), np.flatnonzero(numbers == number - 1)

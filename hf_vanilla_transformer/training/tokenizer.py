@@ -189,7 +189,7 @@ def _learn_merges(backend: Tokenizer, texts: Iterable[str], size: int) -> list[M
     known, merges = set(backend.get_vocab()), list[Merge]()
     while len(merges) < size and (most := max(pairs.values(), default=0)) >= MIN_FREQUENCY:
         # Ties are broken alphabetically, whatever the order of the texts.
-        pair = min(each for each, frequency in pairs.items() if frequency == most)
+        pair = min(pair for pair, frequency in pairs.items() if frequency == most)
         token = "".join(pair)
         # A token that other merges already make would change their results.
         if token not in known:
@@ -232,7 +232,7 @@ def add_embeddings(model: PreTrainedModel, before: PreTrainedTokenizerBase, afte
     inputs, outputs = resizable.get_decoder().get_input_embeddings(), resizable.get_output_embeddings()
     matrices = ((resizable.get_input_embeddings(),), (inputs, outputs))
     for side, modules in zip(SIDES, matrices, strict=True):
-        pieces = _pieces(*(getattr(each, f"{side}_tokenizer", each) for each in (before, after)))
+        pieces = _pieces(*(getattr(tokenizer, f"{side}_tokenizer", tokenizer) for tokenizer in (before, after)))
         for module in modules:
             for token, ids in pieces.items():
                 module.weight[token] = module.weight[ids].mean(0)

@@ -44,7 +44,7 @@ from .guided_alignment import AlignmentHead
 from .rdrop import mean_divergence
 
 # Number of labels in all accumulated batches of all processes; None: in the batch alone.
-Count = Tensor | int | None
+ItemCount = Tensor | int | None
 
 
 class EndlessStream(IterableDataset):
@@ -134,23 +134,21 @@ class LossTrainer(Seq2SeqTrainer):
 
     # Loss
 
-    def batch_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
-    ) -> Any:
+    def batch_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: ItemCount) -> Any:
         """Compute the loss of a batch: in training smoothed and, if no outputs are returned, without logits.
 
         In evaluation, it is the mean over the batch's own labels, later weighted by their number.
         """
         if not model.training and self.compute_loss_func is None:
-            num_items_in_batch = None
+            count = None
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
         if self.args.rdrop_alpha and model.training and "labels" in inputs:
-            return self._rdrop_loss(model, inputs, return_outputs, num_items_in_batch)
-        return self._guided_loss(model, inputs, return_outputs, num_items_in_batch)
+            return self._rdrop_loss(model, inputs, return_outputs, count)
+        return self._guided_loss(model, inputs, return_outputs, count)
 
-    def _guided_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
+    def _guided_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: ItemCount) -> Any:
         """The loss of `Trainer`, plus `args.guided_alignment_weight` times that of the batch's `alignments`."""
         if "alignments" not in inputs:
             return super().compute_loss(model, inputs, return_outputs, count)
@@ -168,11 +166,12 @@ class LossTrainer(Seq2SeqTrainer):
         if self._alignment_head is not None:
             self._alignment_head.detach()
 
-    def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: Count) -> Any:
+    def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: ItemCount) -> Any:
         """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
         labels = inputs["labels"]
         # The rows of the second pass follow those of the first.
-        doubled = {name: torch.cat([each] * 2) if isinstance(each, Tensor) else each for name, each in inputs.items()}
+        tensors = {name: torch.cat([value] * 2) for name, value in inputs.items() if isinstance(value, Tensor)}
+        doubled = {**inputs, **tensors}
         without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
         if "skip_logits" in doubled:
             skips = without_logits is not None
@@ -194,7 +193,7 @@ class LossTrainer(Seq2SeqTrainer):
         model: Any = self.accelerator.unwrap_model(self.model)
         return getattr(model, "divergence_without_logits", None)
 
-    def _loss_scale(self, num_items_in_batch: Count) -> float:
+    def _loss_scale(self, num_items_in_batch: ItemCount) -> float:
         """Factor that `Trainer` applies to a loss: the number of processes whose labels it counted, to undo averaging.
 
         It depends on sharding and on the release of transformers, and is therefore probed with a loss of 1.

@@ -18,7 +18,7 @@ from .callbacks import RunRecord
 from .checkpoints import newest_checkpoint
 from .moving_average import TRAINED_WEIGHTS, MovingAverage
 from .muon import muon_with_adam
-from .trainer_loss import Count, LossTrainer
+from .trainer_loss import ItemCount, LossTrainer
 
 logger = logging.get_logger(__name__)
 
@@ -114,7 +114,11 @@ class OptimizerTrainer(LossTrainer):
     # Detection
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Count = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: ItemCount = None,
     ) -> Any:
         """Compute the loss of a batch and, in training, remember both until the step is checked."""
         result = self.batch_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -181,7 +185,7 @@ class OptimizerTrainer(LossTrainer):
         if self.args.world_size > 1:
             faults = gather_object(faults)
         # Prefer the process with the bad loss; gradients are shared.
-        _, fault = next((each for each in faults if each[0]), faults[0])
+        _, fault = next((fault for fault in faults if fault[0]), faults[0])
         return f"step {step.number}: {fault}"
 
     def _describe_pairs(self, step: Step, indices: Sequence[int]) -> list[str]:
@@ -267,7 +271,7 @@ class OptimizerTrainer(LossTrainer):
         """Save the weights beside their average, which is the checkpoint's model."""
         if self._average and self.args.should_save and not self.args.save_only_model:
             named = cast(nn.Module, self.model).named_parameters()
-            weights = {name: each.detach().contiguous() for name, each in named if each.requires_grad}
+            weights = {name: weight.detach().contiguous() for name, weight in named if weight.requires_grad}
             save_file(weights, folder / TRAINED_WEIGHTS)
 
     def load_trained_weights(self, checkpoint: str, model: nn.Module | None) -> None:

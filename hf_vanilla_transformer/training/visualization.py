@@ -152,7 +152,7 @@ def _label_tokens(axis: Axis, tokens: Sequence[str] | None, inches: float) -> No
 
 def _label(token: str) -> str:
     """Return a token on one line, truncated to leave room for the panels."""
-    line = _CONTROL.sub(lambda found: repr(found[0])[1:-1], token)
+    line = _CONTROL.sub(lambda match: repr(match[0])[1:-1], token)
     return line if len(line) <= _LABEL_LENGTH else f"{line[: _LABEL_LENGTH - 1]}…"
 
 
@@ -351,7 +351,7 @@ def _choose_fonts(figure: Figure, title: str) -> None:
 def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
     """Return font families that together cover the characters, matplotlib's own first, and characters in no font."""
     families = [_OWN_FONT]
-    missing = {each for each in characters if each.isprintable()} - _characters(font_manager.findfont(_OWN_FONT))
+    missing = {*filter(str.isprintable, characters)} - _characters(font_manager.findfont(_OWN_FONT))
     if missing:
         _find_new_fonts()
         # For families without a regular font, matplotlib would use another style and log it.
@@ -364,9 +364,9 @@ def _fonts_for(characters: set[str]) -> tuple[list[str], set[str]]:
         for family in dict.fromkeys([*preferred, *sorted(files)]):
             if any(word in family for word in _NO_GLYPHS):
                 continue
-            if found := missing & _characters(files[family]):
+            if covered := missing & _characters(files[family]):
                 families.append(family)
-                missing -= found
+                missing -= covered
     return families, missing
 
 

@@ -20,9 +20,9 @@ from hf_vanilla_transformer.inference.translation import translate, translate_do
 from hf_vanilla_transformer.inference.translator import Translator, join
 from hf_vanilla_transformer.pretrained.output_limits import OutputLimits
 from hf_vanilla_transformer.pretrained.text_facts import facts_of, set_facts, vocabulary_digest, vocabulary_sizes
-from hf_vanilla_transformer.text.facts import ENTRY, RULES, Rule, TextFacts
+from hf_vanilla_transformer.text.facts import ENTRY, RULES, Decision, TextFacts
 from hf_vanilla_transformer.text.protection import PLACEHOLDERS, edited
-from hf_vanilla_transformer.text.sentences import Layout, split_sentences
+from hf_vanilla_transformer.text.sentences import TextLayout, split_sentences
 from hf_vanilla_transformer.training.proof import rules_used
 from tables import looped
 
@@ -57,7 +57,7 @@ def copying():
     return model.eval(), tokenizer
 
 
-FACTS = TextFacts(rules={name: Rule(True, "") for name in RULES}, usual_case="sentence", has_capitals=True)
+FACTS = TextFacts(rules={name: Decision(True, "") for name in RULES}, usual_case="sentence", has_capitals=True)
 
 
 @pytest.fixture(autouse=True)
@@ -403,7 +403,7 @@ def test_what_prepares_texts_can_be_pickled(copying):
 
 
 def test_words_are_numbered_across_sentences():
-    layout = Layout(("a b", "c", "d"), ("", " ", "", " "))
+    layout = TextLayout(("a b", "c", "d"), ("", " ", "", " "))
     rows = [[Hypothesis(text, alignment=[(0, 0)])] for text in ("x", "y z", "w")]
     # There is no white space between c and d, but a space between z and w.
     assert join(layout, rows)[0].text == "x y z w " and join(layout, rows)[0].alignment == [(0, 0), (2, 1), (2, 3)]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fuzzing import texts
 from hf_vanilla_transformer.text.sentences import (
     BULLETS,
-    Layout,
+    TextLayout,
     cut_long_sentence,
     split_lines,
     split_sentences,
@@ -117,13 +117,14 @@ def test_bullets_may_be_text():
         assert kept.sentences[0].startswith("- A dog.") and kept.sentences[-2:] == (">", "* A cat.")
         assert kept.gaps[0] == " " and kept.gaps[-3:] == ("\n\n", " \n", " \n")
     assert split_lines(text) == split_lines(text, bullets=False)
-    assert split_lines(text, bullets=True) == Layout(("A dog. It runs.", "A cat."), (" - ", "\n\n> \n* ", " \n"))
-    assert whole(text, bullets=False) == Layout((text.strip(),), (" ", " \n"))
+    assert split_lines(text, bullets=True) == TextLayout(("A dog. It runs.", "A cat."), (" - ", "\n\n> \n* ", " \n"))
+    assert whole(text, bullets=False) == TextLayout((text.strip(),), (" ", " \n"))
 
 
 def test_sentences_are_joined_as_the_target_language_joins_them():
-    english, chinese = Layout(("One.", "Two."), ("", " ", "")), Layout(("三。", "四。"), ("\u3000", "", "\u3000\n"))
-    spaced = Layout(("三。", "四。"), ("", "\u3000", ""))
+    english = TextLayout(("One.", "Two."), ("", " ", ""))
+    chinese = TextLayout(("三。", "四。"), ("\u3000", "", "\u3000\n"))
+    spaced = TextLayout(("三。", "四。"), ("", "\u3000", ""))
     for pair in [
         ("一。", "二。"),
         ("はい", "OK"),
@@ -140,13 +141,13 @@ def test_sentences_are_joined_as_the_target_language_joins_them():
     # Empty translations, and those with white space, get no further space.
     assert chinese.target_gaps(("", "b")) == chinese.target_gaps(("a ", "b")) == chinese.gaps
     for gap in ("\n", "  ", " - ", "\n\u3000"):
-        assert Layout(("A.", "B."), ("", gap, "")).fill(("一。", "二。")) == f"一。{gap}二。"
+        assert TextLayout(("A.", "B."), ("", gap, "")).fill(("一。", "二。")) == f"一。{gap}二。"
     # Neighbours that are their own translations keep the gap.
-    layout = Layout(("一。", "2.", "3.", "四。"), ("", " ", "", " ", ""))
+    layout = TextLayout(("一。", "2.", "3.", "四。"), ("", " ", "", " ", ""))
     assert layout.fill(("1.", "2.", "3.", "4.")) == "1. 2.3. 4."
     pieces = whole("一二三四五，六七八九十").cut(lambda sentence: cut_long_sentence(sentence, 10, len))
     assert pieces.fill(("one,", "two")) == "one, two"
-    assert Layout((), (" - ",)).fill(()) == " - "
+    assert TextLayout((), (" - ",)).fill(()) == " - "
     with pytest.raises(ValueError):
         english.fill(("One.",))
 
