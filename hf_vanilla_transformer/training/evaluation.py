@@ -345,10 +345,11 @@ class Evaluation:
         split, pairs = self.choose_samples()
         if not pairs:
             return split, []
-        outputs = self.translations(model, datasets.Dataset.from_list(pairs))
-        directions = [self.text.part_of(pair).direction for pair in pairs]
-        self.select_direction(directions[0])
-        names = [" to ".join(map(str, pair)) if has_tags(self.tokenizer) else "" for pair in directions]
+        chosen = datasets.Dataset.from_list(pairs)
+        outputs, directions = self.translations(model, chosen), self.directions(chosen)
+        if directions:
+            self.select_direction(directions[0])
+        names = [" to ".join(map(str, direction)) for direction in directions] or [""] * len(pairs)
         return split, [
             Sample(pair["source"], pair["target"], output, name)
             for pair, output, name in zip(pairs, outputs, names, strict=True)

@@ -52,7 +52,6 @@ HYPERPARAMETERS = (
     *EXTRAS, "average_last_checkpoints", "final_num_beams", "final_length_penalty",
 )  # fmt: skip  # a table by topic, not a column
 
-
 # Sections are added before this heading.
 TRAINING_HEADING = "## Training\n"
 

@@ -1,15 +1,14 @@
 """The plan of a run: its settings, and the reasons for those that were not given."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import datasets
-from transformers import PreTrainedModel
 
 from ..data.arguments import DataArguments
 from ..errors import DataError
 from ..presets import AUTO_PRESET, get_preset
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields, with_learning_rate
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields
 from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, usable_tokenizer
@@ -28,7 +27,7 @@ class RunPlan:
     Attributes:
         model_args: Model and tokenizer, without the preset `auto`.
         data_args: Parallel text.
-        args: Training. The learning rate may depend on the model: see `for_model`.
+        args: Training; the learning rate is None until there is a model, unless one was given.
         checkpoint: Checkpoint to resume from; None for a new run.
         reasons: Summary lines on settings that were not given.
         bleu_fault: Why BLEU says little about the validation pairs, if so.
@@ -51,10 +50,6 @@ class RunPlan:
             attn_implementation=self.model_args.attn_implementation,
             trust_remote_code=self.model_args.trust_remote_code,
         )
-
-    def for_model(self, model: PreTrainedModel) -> "RunPlan":
-        """Return the plan with the paper's learning rate for the model's width, unless one was given."""
-        return replace(self, args=with_learning_rate(self.args, model))
 
 
 def plan_run(

@@ -1,6 +1,6 @@
 """Set-up of an experiment: argument checks, text, tokenizer, model, token ids, trainer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
@@ -25,7 +25,7 @@ from ..pretrained.loading import load_model, load_tokenizer
 from ..pretrained.output_limits import ROOM
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.facts import TextFacts
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides
+from .arguments import ModelArguments, VanillaTransformerTrainingArguments, parse_overrides, with_learning_rate
 from .callbacks import METRICS, EarlyStopping
 from .evaluation import corpus_scorer
 from .metrics import check_tokenizer
@@ -82,7 +82,7 @@ def set_up(
         plan = plan_run(model_args, data_args, args, training, checkpoint)
         tokenizer = load_or_train_tokenizer(plan.source, plan.args, text)
         model = load_or_build_model(plan.source, tokenizer, **requested_dropout(plan))
-        plan = plan.for_model(model)
+        plan = replace(plan, args=with_learning_rate(plan.args, model))
         record = experiment_record(plan, text)
         if checkpoint:
             # Before the text is aligned and tokenized, which may take a long time.

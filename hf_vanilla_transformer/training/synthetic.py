@@ -26,7 +26,6 @@ from .text_splits import load_text
 
 logger = logging.get_logger(__name__)
 
-
 # List of corpora in the folder of a run with synthetic pairs; it may differ between runs that share translations.
 CORPORA_FILE = "corpora.json"
 

@@ -1,6 +1,6 @@
 """Sentence pairs of a run, as text and as token ids: loaded, aligned, and grouped by corpus and direction."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -51,9 +51,6 @@ class TextSplits:
     def has_several_directions(self) -> bool:
         """Whether there are several directions to train or evaluate, in which case all are known."""
         return len({part.direction for part in self.parts}) > 1
-
-    def part_of(self, pair: Mapping[str, Any]) -> Part:
-        return self.parts[pair.get(PART_COLUMN, 0)]
 
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[tuple[str | None, str | None], np.ndarray]:
         numbers = part_numbers(pairs)

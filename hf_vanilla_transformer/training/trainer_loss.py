@@ -13,13 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
-from transformers import (
-    DataCollatorForSeq2Seq,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainer,
-    TrainingArguments,
-)
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..data.augmentation import Noise, parse_shares
 from ..data.batching import (
@@ -354,7 +348,7 @@ class LossTrainer(Seq2SeqTrainer):
         return labels.index_fill(0, duplicates, IGNORE_INDEX)
 
 
-def data_seed(args: TrainingArguments) -> int:
+def data_seed(args: VanillaTransformerTrainingArguments) -> int:
     """Seed of the batches, of BPE-dropout and of noise."""
     return args.seed if args.data_seed is None else args.data_seed
 
