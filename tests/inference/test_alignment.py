@@ -149,3 +149,9 @@ def test_ctranslate2_refuses_heads_of_several_layers(tmp_path):
     save(model, tokenizer, tmp_path / "model")
     with pytest.raises(ValueError, match=r"cannot express `alignment_heads=\[\[0, 0\], \[1, 0\]\]`.*one layer"):
         export_model(tmp_path / "model", "ctranslate2", tmp_path / "export")
+
+
+def test_no_line_is_lost_where_fewer_lines_say_whether_they_need_alignments():
+    model, tokenizer = build("shared")
+    with pytest.raises(ValueError, match="with_alignments"):
+        list(translate_lines(model, tokenizer, SOURCES, with_alignments=[True, False], chunk_size=2))

@@ -170,3 +170,26 @@ def test_models_of_other_families(translator):
     assert hypotheses_of(asyncio.run(served.translate(ENGLISH, options))) == expected
     assert served.preparation.max_length >= 64
     served.close()
+
+
+def test_the_limit_of_the_queue_counts_the_pieces_of_cut_sentences():
+    """A request that finds the queue empty is always accepted; the others must not add theirs to it."""
+    model, tokenizer = build("learned", max_position_embeddings=8)
+    served = ServedModel("short", model, tokenizer, max_queue=3, max_tokens=8)
+    waiting, release = [], threading.Event()
+    served.observers.append(lambda *_: waiting.append(served.num_waiting))
+    text, options = "a red house " * 20, TranslationOptions(num_beams=1, max_new_tokens=2)
+    (alone,) = asyncio.run(served.translate([text], options))
+    served.call(release.wait)
+
+    async def ask():
+        requests = [asyncio.ensure_future(served.translate([text], options)) for _ in range(3)]
+        await asyncio.sleep(0)
+        release.set()
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    waiting.clear()
+    asyncio.run(ask())
+    served.close()
+    assert len(alone.hypotheses) > 3, "the sentence is not cut"
+    assert max(waiting) <= len(alone.hypotheses) + 3
