@@ -127,6 +127,7 @@ class PreparedText:
 
     layout: TextLayout
     sentences: Sequence[Prepared] = ()
+    is_aligned: bool = False
 
 
 def encode(

@@ -167,20 +167,20 @@ def translate_lines(
         max_tokens=max_tokens,
         max_source_length=max_source_length,
         with_scores=with_scores,
-        with_alignments=with_alignments is not False,
+        with_alignments=bool(with_alignments),
         glossary=glossary,
         reranker=reranker,
         split_sentences=split_sentences,
         pivot=pivot,
         **options | generation_options,
     )
-    are_aligned = repeat(with_alignments) if isinstance(with_alignments, bool) else iter(with_alignments)
+    are_aligned = _per_line(with_alignments)
     counts = Counter[str]()
     iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
-                texts = translator.prepare(chunk, directions, islice(are_aligned, len(chunk)))
+                texts = translator.prepare(chunk, directions, are_aligned)
                 sentences = [sentence for text in texts for sentence in text.sentences]
                 if bar.total is not None:
                     bar.total += len(sentences) - len(texts)
@@ -215,6 +215,13 @@ def translate_document(
     texts = [segment.text for segment in document.segments]
     rows = translate(texts, with_alignments=any(has_tags) and has_tags, **options)
     return document.fill((best.text, best.alignment) for best, *_ in rows)
+
+
+def _per_line(with_alignments: bool | Iterable[bool]) -> Iterator[bool]:
+    if isinstance(with_alignments, str):
+        raise ValueError(f"`with_alignments` is {with_alignments!r}; pass True or False, or one for each line")
+    yield from with_alignments if isinstance(with_alignments, Iterable) else repeat(bool(with_alignments))
+    raise ValueError("`with_alignments` has fewer values than there are lines; pass one for all, or one for each")
 
 
 def _warn(counts: Counter[str], limit: int | None) -> None:

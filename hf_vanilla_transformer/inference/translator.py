@@ -121,19 +121,18 @@ class Translator:
             glossary=self.glossary,
             max_source_length=self.max_source_length,
         )
+        flags = [self.with_alignments and is_aligned for is_aligned in islice(are_aligned, len(chosen))]
         return [
-            replace(text, sentences=self._with_outputs(text.sentences, final_lang, is_aligned))
-            for text, (_, final_lang), is_aligned in zip(prepared, routes, are_aligned, strict=False)
+            self._with_outputs(text, final_lang, is_aligned)
+            for text, (_, final_lang), is_aligned in zip(prepared, routes, flags, strict=True)
         ]
 
-    def _with_outputs(
-        self, sentences: Sequence[Prepared], final_lang: str | None, is_aligned: bool
-    ) -> Sequence[Prepared]:
-        """Return sentences with what their translations must have."""
-        if final_lang or (self.with_alignments and is_aligned):
-            outputs: Any = {"final_lang": final_lang, "is_aligned": self.with_alignments and is_aligned}
-            sentences = [replace(sentence, **outputs) for sentence in sentences]
-        return sentences if final_lang else self.decoder.with_terms(sentences)
+    def _with_outputs(self, text: PreparedText, final_lang: str | None, is_aligned: bool) -> PreparedText:
+        """Return a text whose sentences know what their translations must have."""
+        sentences = text.sentences if final_lang else self.decoder.with_terms(text.sentences)
+        if final_lang or is_aligned:
+            sentences = [replace(sentence, final_lang=final_lang, is_aligned=is_aligned) for sentence in sentences]
+        return replace(text, sentences=sentences, is_aligned=is_aligned)
 
     def translate(self, sentences: Sequence[Prepared], bar: tqdm | None = None) -> list[list[Hypothesis]]:
         """Return the translations of prepared sentences, best first; through another language if so prepared."""
@@ -166,16 +165,12 @@ class Translator:
 
     def join(self, text: PreparedText, rows: Iterable[Sequence[Hypothesis]]) -> list[Hypothesis]:
         """Return the translations of a text, given those of its sentences."""
-        return join(text.layout, list(rows)) or [self.blank] * self.num_hypotheses
+        blank = Hypothesis("", 0.0 if self.decoder.with_scores else None, [] if text.is_aligned else None)
+        return join(text.layout, list(rows)) or [blank] * self.num_hypotheses
 
     def decode(self, sentences: Sequence[Prepared], bar: tqdm | None = None) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence as the model writes them, best first."""
         return self.decoder.decode(sentences, bar)
-
-    @property
-    def blank(self) -> Hypothesis:
-        """The translation of a blank text."""
-        return Hypothesis("", 0.0 if self.decoder.with_scores else None, [] if self.with_alignments else None)
 
     def restore(
         self, sentences: Sequence[Prepared], hypotheses: Sequence[Sequence[Hypothesis]]

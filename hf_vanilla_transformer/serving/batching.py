@@ -50,10 +50,6 @@ class _Request:
 
     def deliver(self, index: int, result: Any) -> None:
         self.results[index] = result
-        self.finish()
-
-    def finish(self) -> None:
-        """Set the result once every sentence has one."""
         if self.is_decoded and self.future.set_running_or_notify_cancel():
             results = iter([self.results[i] for i in range(self.num_sentences)])
             self.future.set_result([(text, list(islice(results, len(text.sentences)))) for text in self.texts])
@@ -63,7 +59,7 @@ class _Request:
             return
         if isinstance(error, OUT_OF_MEMORY):
             error = Busy("out of memory; send shorter sentences or fewer beams")
-        elif not isinstance(error, InvalidRequest):
+        elif not isinstance(error, InvalidRequest | Busy):
             error = DecodingFailed(f"the model failed: {one_line(error)}")
         self.future.set_exception(error)
 
@@ -155,21 +151,16 @@ class Batcher(ABC):
         Args:
             inputs: The texts, for `prepare`.
             key: Settings shared by the sentences of a batch.
-            num_sentences: Number of their sentences, for the limit of the queue.
+            num_sentences: Number of their sentences, at least one; `prepare` may cut some into more.
 
         Raises:
             Busy: The queue is full or closed, or the thread has died; also from the future, if it dies later.
         """
         request = _Request(key, inputs, num_sentences)
         future = request.future
-        if not inputs:
-            future.set_result([])
-            return future
         with self._changed:
             self._check_open()
-            waiting = self.num_waiting
-            if waiting and waiting + num_sentences > self._max_queue:
-                raise Busy(f"the queue is full: {waiting} sentences are waiting; try again later")
+            self._check_room(self.num_waiting, num_sentences)
             self._arrived.append(request)
             self._open.add(future)
             self._changed.notify()
@@ -203,6 +194,10 @@ class Batcher(ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise Busy(DEAD if self._is_dead else CLOSED)
+
+    def _check_room(self, num_waiting: int, num_sentences: int) -> None:
+        if num_waiting and num_waiting + num_sentences > self._max_queue:
+            raise Busy(f"the queue is full: {num_waiting} sentences are waiting; try again later")
 
     def _forget(self, request: _Request) -> None:
         """Remove the rest of an unfinished request from the queue."""
@@ -266,7 +261,9 @@ class Batcher(ABC):
             arrived = list(self._arrived)
         for request in arrived:
             try:
+                others = self.num_waiting - request.num_sentences
                 waiting = request.accept(self.prepare(request.inputs, request.key))
+                self._check_room(others, len(waiting))
             # A panic in the tokenizers library is not an Exception.
             except BaseException as error:
                 request.fail(error)
@@ -276,9 +273,6 @@ class Batcher(ABC):
                 if request in self._arrived:
                     self._arrived.remove(request)
                     self._waiting += waiting
-            if not waiting and not request.future.done():
-                # There is nothing to translate.
-                request.finish()
 
     def _take_batch(self) -> list[_Waiting]:
         with self._changed:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from re import Pattern
 from typing import Any, NamedTuple
 
@@ -181,9 +181,11 @@ class ServedModel(Batcher):
         layouts = [self.preparation.split(text, split_sentences, source) for text in texts]
         inputs = [
             _Input(layout, source, target, is_aligned)
-            for layout, is_aligned in zip(layouts, are_aligned, strict=False)
+            for layout, is_aligned in zip(layouts, islice(are_aligned, len(layouts)), strict=True)
         ]
         num_sentences = sum(len(layout.sentences) for layout in layouts)
+        if not num_sentences:
+            return [TranslatedText(PreparedText(layout), []) for layout in layouts]
         results = await asyncio.wrap_future(self.submit(inputs, key, num_sentences))
         return [TranslatedText(*result) for result in results]
 

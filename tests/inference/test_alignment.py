@@ -155,3 +155,8 @@ def test_no_line_is_lost_where_fewer_lines_say_whether_they_need_alignments():
     model, tokenizer = build("shared")
     with pytest.raises(ValueError, match="with_alignments"):
         list(translate_lines(model, tokenizer, SOURCES, with_alignments=[True, False], chunk_size=2))
+    with pytest.raises(ValueError, match="`with_alignments` is 'yes'; pass True or False"):
+        list(translate_lines(model, tokenizer, SOURCES, with_alignments="yes"))
+    flags = [True, False, False, True]
+    results = translate_lines(model, tokenizer, [*SOURCES[:2], " ", ""], with_alignments=iter(flags))
+    assert [best.alignment is not None for best, *_ in results] == flags

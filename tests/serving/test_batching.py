@@ -78,11 +78,10 @@ def test_sentences_that_wait_share_batches_of_similar_length_with_equal_keys(occ
     futures = [
         occupied.send(["aaa", "b", "cccc"], 1),
         occupied.send(["dd"], 2),
-        occupied.send([], 1),
         occupied.send(["ee"], 1),
     ]
     occupied.go.release(100)
-    assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], [], ["EE"]]
+    assert [future.result() for future in futures] == [["AAA", "B", "CCCC"], ["DD"], ["EE"]]
     # The budget of 12 does not fit all four: first the half with "aaa", the oldest, then the half with "b".
     assert occupied.batches[1:] == [["aaa", "cccc"], ["b", "ee"], ["dd"]]
     assert occupied.observed == [(1, 1), (2, 7), (2, 3), (1, 2)]
@@ -239,3 +238,13 @@ def test_when_the_thread_ends_a_batch_that_was_taken_and_functions_are_refused(o
             future.result()
     occupied.close()
     assert occupied.is_idle
+
+
+def test_sentences_that_are_cut_may_not_overfill_the_queue(occupied, monkeypatch):
+    prepare = occupied.prepare
+    monkeypatch.setattr(occupied, "prepare", lambda inputs, key: prepare([list("".join(inputs[0]))], key))
+    first, second = occupied.send(["aaaa"], 1), occupied.send(["bbbbbb"], 1)
+    occupied.go.release(100)
+    assert first.result() == ["A"] * 4
+    with pytest.raises(Busy, match="the queue is full: 4 sentences are waiting"):
+        second.result()

@@ -193,3 +193,11 @@ def test_the_limit_of_the_queue_counts_the_pieces_of_cut_sentences():
     served.close()
     assert len(alone.hypotheses) > 3, "the sentence is not cut"
     assert max(waiting) <= len(alone.hypotheses) + 3
+
+
+def test_blank_texts_do_not_wait(served):
+    blocked = threading.Event()
+    served.call(blocked.wait)
+    (translated,) = asyncio.run(served.translate([" \n"]))
+    assert translated.joined().text == " \n" and not translated.hypotheses
+    blocked.set()
