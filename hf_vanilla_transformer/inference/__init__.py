@@ -1,4 +1,4 @@
-"""Inference with trained models: translation, scoring, the pipeline, the CTranslate2 runtime, figures."""
+"""Inference with trained models: translation, scoring, the pipeline, the CTranslate2 runtime."""
 
 from .alignment import word_alignments
 from .ctranslate2 import CTranslate2Model, load_ctranslate2
@@ -9,6 +9,7 @@ from .pipeline import TranslationPipeline
 from .reranking import ChannelReranker
 from .scoring import Score, score
 from .translation import load, translate, translate_document, translate_lines
+from .translator import Translator
 
 __all__ = [
     "CTranslate2Model",
@@ -17,6 +18,7 @@ __all__ = [
     "Hypothesis",
     "Score",
     "TranslationPipeline",
+    "Translator",
     "VanillaTransformerEnsemble",
     "load",
     "load_ctranslate2",

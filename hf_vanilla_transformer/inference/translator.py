@@ -42,6 +42,13 @@ class Translator:
     Built once for a model and its settings. The preparation depends only on model, tokenizer and the rules for text,
     so that translators with other search settings may share it.
 
+    ```python
+    translator = Translator(*load("my-model"), num_beams=5)
+    for text in translator.prepare(["A dog runs. A man sits."]):
+        rows = translator.translate(text.sentences)  # decode, then restore
+        print(translator.join(text, rows)[0].text)
+    ```
+
     Args:
         model: Any encoder-decoder with `generate()`.
         tokenizer: The tokenizer it was trained with.
