@@ -100,7 +100,7 @@ def train_marian(
     Of the recipe's training arguments, only output folder, seed, bfloat16 and decoding are used.
     """
     text = load_text(data_args)
-    model_args, data_args, args, _ = resolve_auto_preset(model_args, data_args, args, text.train)
+    model_args, data_args, args, _ = resolve_auto_preset(model_args, data_args, args, text)
     args.augment = NONE
     tokenizer = load_or_train_tokenizer(model_args, args, text)
     overrides = {"vocab_size": len(tokenizer), **parse_overrides(model_args.config_overrides)}

@@ -6,9 +6,10 @@ from typing import NamedTuple, TypeVar
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from ..errors import did_you_mean, lone_surrogate
+from ..errors import as_value_errors, did_you_mean, lone_surrogate
 from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS, VanillaTransformerSharedTokenizer
 from ..options import POSITIVE, Range, check_range
+from ..text.notation import SMILES, SMILES_TOKEN, check_smiles
 
 _T = TypeVar("_T")
 
@@ -77,7 +78,16 @@ _ALGORITHMS = {
         pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated"),
         decoders.Fuse(),
     ),
+    "smiles": _Algorithm(
+        _word_level,
+        trainers.WordLevelTrainer,
+        # Anything else is a token by itself, so that an unknown character stays one.
+        pre_tokenizers.Split(Regex(rf"{SMILES_TOKEN}|[\s\S]"), "isolated"),
+        decoders.Fuse(),
+    ),
 }
+
+ALGORITHMS = tuple(_ALGORITHMS)
 
 _NORMALIZERS = {name: getattr(normalizers, name) for name in ("NFC", "NFD", "NFKC", "NFKD")}
 
@@ -103,6 +113,7 @@ def train_tokenizer(
     | `"word"` | word or punctuation mark | words joined with single spaces, closing marks attached, quotes apart |
     | `"whitespace"` | string between white space | the symbols, joined with single spaces; `< /s>` for `</s>` |
     | `"character"` | Unicode code point, white space included | the exact text, if training saw all its characters |
+    | `"smiles"` | atom, bond, bracket or ring closure of a molecule: `Cl`, `[nH]`, `%12` | the same |
 
     A text that spells a special token, such as HTML's `<s>`, is tokenized like any other text
     (`split_special_tokens` is true), so it neither ends a sentence nor gets lost. Markers that must stay whole
@@ -116,7 +127,7 @@ def train_tokenizer(
 
     Args:
         texts: The corpus, read once as a stream; it need not fit in memory.
-        algorithm: `"bpe"`, `"unigram"`, `"word"`, `"whitespace"` or `"character"`.
+        algorithm: `"bpe"`, `"unigram"`, `"word"`, `"whitespace"`, `"character"` or `"smiles"`.
         vocab_size: Maximum vocabulary size, including the four special tokens; a small corpus yields fewer tokens
             (`len(tokenizer)`). 8,000 suits about 100,000 sentences; the paper's shared vocabulary for 4.5 million
             pairs has 37,000 (section 5.1).
@@ -132,7 +143,8 @@ def train_tokenizer(
         A tokenizer that returns `input_ids` and `attention_mask`, and `labels` for `text_target=`.
 
     Raises:
-        ValueError: The corpus is empty, a text is not valid Unicode, a name is unknown or a number too small.
+        ValueError: The corpus is empty, a text is not valid Unicode or, with `"smiles"`, not SMILES, a name is unknown
+            or a number too small.
         TypeError: `texts` is one string, or contains anything but strings.
     """
     components = _lookup(_ALGORITHMS, algorithm, "algorithm")
@@ -152,7 +164,7 @@ def train_tokenizer(
         show_progress=show_progress,
         **options,
     )
-    _train(tokenizer, trainer, texts, vocab_size)
+    _train(tokenizer, trainer, texts, algorithm, vocab_size)
     size = tokenizer.get_vocab_size() + reserved
     if size == len(SPECIAL_TOKENS) + reserved:
         raise ValueError(f"`min_frequency` is {min_frequency}, which leaves no token of the corpus; lower it")
@@ -187,11 +199,13 @@ def _check_sizes(algorithm: str, vocab_size: int, reserved: int, min_frequency: 
     check_range(Range(ge=2), max_length=max_length)
 
 
-def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str], vocab_size: int) -> None:
+def _train(
+    tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str], algorithm: str, vocab_size: int
+) -> None:
     if isinstance(texts, str):
         raise TypeError("`texts` is one string, whose characters would be the corpus; pass a list of strings")
     try:
-        tokenizer.train_from_iterator(_checked(texts), trainer)
+        tokenizer.train_from_iterator(_checked(texts, algorithm), trainer)
     # The library raises a bare Exception.
     except Exception as error:
         if "not large enough to contain all chars" not in str(error):
@@ -202,13 +216,16 @@ def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]
         ) from None
 
 
-def _checked(texts: Iterable[str]) -> Iterator[str]:
+def _checked(texts: Iterable[str], algorithm: str) -> Iterator[str]:
     empty = True
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"`texts[{index}]` is of type {type(text).__name__}; every text must be a string")
         if surrogate := lone_surrogate(text):
             raise ValueError(f"`texts[{index}]` has {surrogate}; read the corpus as UTF-8")
+        if algorithm == SMILES:
+            with as_value_errors(f"`texts[{index}]`: "):
+                check_smiles(text)
         empty = empty and not text.strip()
         yield text
     if empty:

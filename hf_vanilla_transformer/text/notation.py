@@ -16,8 +16,8 @@ _STRUCTURE = re.compile(r"[()\[\]=#0-9]")
 # Different texts that are looked at, half of them to learn from, half held out; and the fewest that tell anything.
 SAMPLE, FEWEST = 20_000, 100
 
-# docs/measurements/sequences.md has the figures behind the limits. Symbols are a closed set: at least this share of the
-# held-out ones occurs in the other half. Prose stays below 0.97, even with 20,000 lines.
+# The figures behind the limits: docs/measurements/sequences.md. Symbols are a closed set: at least this share of the
+# held-out ones occurs in the other half. Prose stays below 0.97 with 20,000 lines.
 CLOSED_SET = 0.99
 
 # Words: fewer than this many a text, of this many characters in all, from an alphabet that is not Han's.
@@ -33,8 +33,8 @@ class Notation(NamedTuple):
     """How texts are written.
 
     Attributes:
-        algorithm: Tokenizer algorithm that suits them: "bpe" for prose, "character" for words, "whitespace" for symbols
-            separated by spaces, "smiles" for molecules.
+        algorithm: Tokenizer algorithm that suits them: "bpe" for prose, "character" for words, "whitespace" for
+            symbols separated by spaces, "smiles" for molecules.
         reason: What the texts showed.
         decomposed: Whether characters need canonical decomposition (NFD) to be known from other texts.
     """
@@ -80,6 +80,19 @@ def share_symbols(sources: Sequence[str], targets: Sequence[str], notation: Nota
     known = {symbol for text in sources for symbol in split(text)}
     occurrences = [symbol in known for text in targets for symbol in split(text)]
     return 10 * sum(occurrences) >= 9 * len(occurrences)
+
+
+def check_smiles(text: str) -> None:
+    """Raise a ValueError that names the first character that is no part of a SMILES token."""
+    end = 0
+    for token in re.finditer(SMILES_TOKEN, text):
+        if token.start() > end:
+            break
+        end = token.end()
+    if end < len(text):
+        raise ValueError(
+            f"{text[end]!r}, character {end + 1} of {text!r}, is not SMILES; correct it, or use `character`"
+        )
 
 
 def split_into_symbols(algorithm: str) -> Callable[[str], Sequence[str]]:

@@ -34,11 +34,13 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "muon": False,
     "augment": NONE,
     "num_train_epochs": 20.0,
+    "eval_strategy": "epoch",
 }
 
 # Fields that apply only when a tokenizer is trained.
 TOKENIZER_FIELDS = (
-    "tokenizer_algorithm", "vocab_size", "min_frequency", "separate_vocabularies", "lowercase", "normalization",
+    "tokenizer_algorithm", "source_tokenizer_algorithm", "target_tokenizer_algorithm", "vocab_size", "min_frequency",
+    "separate_vocabularies", "lowercase", "normalization", "source_normalization",
 )  # fmt: skip  # a list of names
 
 
@@ -65,11 +67,26 @@ class ModelArguments(ModelOptions):
                 "`extend_vocab` extends the vocabulary of `model_name_or_path`; set that, or use `vocab_size`"
             )
         self.preset = self.preset or "base"
-        self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
         if self.preset != AUTO_PRESET:
             get_preset(self.preset)
             self.vocab_size = 8000 if self.vocab_size is None else self.vocab_size
+            self.tokenizer_algorithm = self.tokenizer_algorithm or "bpe"
+            sides = (self.source_tokenizer, self.target_tokenizer)
+            self.separate_vocabularies = bool(self.separate_vocabularies) or sides[0] != sides[1]
         parse_overrides(self.config_overrides)
+
+    @property
+    def source_tokenizer(self) -> tuple[str | None, str | None]:
+        """Algorithm and normalization of the source side."""
+        return (
+            self.source_tokenizer_algorithm or self.tokenizer_algorithm,
+            self.source_normalization or self.normalization,
+        )
+
+    @property
+    def target_tokenizer(self) -> tuple[str | None, str | None]:
+        """Algorithm and normalization of the target side."""
+        return self.target_tokenizer_algorithm or self.tokenizer_algorithm, self.normalization
 
     def _check_excluded(self, name: str, others: Iterable[str], brings: str) -> None:
         excluded = [f"`{other}`" for other in others if getattr(self, other) not in (None, False)]

@@ -1,4 +1,4 @@
-"""`--preset auto`: model, vocabulary and training settings by corpus size."""
+"""`--preset auto`: tokens, model and training settings by the notation of both sides and the size of the corpus."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import datasets
 from ..data.arguments import AUTO, NONE, DataArguments
 from ..data.augmentation import DEFAULT
 from ..presets import AUTO_PRESET, preset_config
+from ..text.notation import Notation, find_notation, share_symbols, split_into_symbols
 from .arguments import (
     PRESET_DEFAULTS,
     ModelArguments,
@@ -17,6 +18,7 @@ from .arguments import (
     parse_overrides,
     with_fields,
 )
+from .text_splits import TextSplits
 
 # Pairs sampled to estimate the number of words.
 SAMPLE = 100_000
@@ -34,7 +36,7 @@ class Tier:
     """Settings for a corpus of up to `words` words, both sides counted, to train on about `words_in_all` words.
 
     The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset; `training` has fields of
-    `VanillaTransformerTrainingArguments` and `DataArguments`.
+    `VanillaTransformerTrainingArguments` and `DataArguments`. For sequences, symbols are counted instead of words.
     """
 
     words: float
@@ -43,10 +45,12 @@ class Tier:
     vocab_size: int
     overrides: dict[str, Any]
     training: dict[str, Any]
+    # Fewer epochs underfit; more overfit.
+    epochs: range = range(10, 61)
 
     def settings(self, words: float, distinct_words: float) -> dict[str, Any]:
         """Return the settings for a corpus of this size; `distinct_words` excludes reversed copies of pairs."""
-        epochs = min(max(round(self.words_in_all / words), MIN_EPOCHS), MAX_EPOCHS)
+        epochs = min(max(round(self.words_in_all / words), self.epochs[0]), self.epochs[-1])
         vocab_size = min(max(round(distinct_words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
         return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
 
@@ -58,9 +62,6 @@ MIN_VOCAB_SIZE = 4000
 # Batch tokens per word of both sides, padding included, on Multi30k.
 TOKENS_PER_WORD = 1.4
 
-# Fewer epochs underfit; more overfit.
-MIN_EPOCHS, MAX_EPOCHS = 10, 60
-
 _AS_TYPED = {"augment": DEFAULT}
 _PAPER = _AS_TYPED | {"warmup_steps": 4000}
 _SMALL_CORPUS = _AS_TYPED | {
@@ -71,6 +72,20 @@ _SMALL_CORPUS = _AS_TYPED | {
     "lr_scheduler_type": "cosine",
     "max_tokens": 2048,
 }
+
+# For pairs of which a side is not prose: batches of hundreds of pairs (Wu et al. 2021, "Applying the Transformer to
+# Character-level Transduction"), measured on seven kinds of tasks (docs/measurements/sequences.md).
+_SEQUENCES = {
+    "muon": True,
+    "learning_rate": 0.003,
+    "warmup_steps": 600,
+    "lr_scheduler_type": "cosine",
+    "max_tokens": 4096,
+}
+FEW_PAIRS = 20_000
+SYMBOLS_PER_ROOT = 16_000
+SEQUENCE_EPOCHS = range(10, 101)
+EVALUATIONS = 20
 
 # On Multi30k, the first tier is the recipe `multi30k`; the last two are the paper's models.
 TIERS = (
@@ -93,52 +108,141 @@ REASONS = {
     "max_tokens": "small batches, for more steps",
     "augment": "people do not type the way corpora are written",
 }
+SEQUENCE_REASONS = REASONS | {
+    "vocab_size": "the most a side may have",
+    "num_train_epochs": "{millions:.2g} million symbols in total",
+    "max_tokens": "hundreds of pairs in a batch, as short sequences need",
+}
 
 
 def resolve_auto_preset(
     model_args: ModelArguments,
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
-    train: Any,
-    distinct: float = 1.0,
+    text: TextSplits,
 ) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments, list[str]]:
-    """Return arguments with settings for the corpus size for the preset `auto`, and summary lines on each setting.
+    """Return arguments with settings for the texts for the preset `auto`, and summary lines on each setting.
 
-    Settings that were given stay. `distinct` is the share of pairs that are not reversed copies of others.
+    Settings that were given stay.
     """
     if model_args.preset != AUTO_PRESET:
         return model_args, data_args, args, []
+    train = text.train
     if not isinstance(train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    words = count_words(train)
-    tier = next(tier for tier in TIERS if words <= tier.words)
-    settings, overrides = tier.settings(words, distinct * words), parse_overrides(model_args.config_overrides)
+    corpus, distinct = look_at(train), text.distinct_share()
+    is_sequences = not corpus.is_prose and not text.has_several_directions
+    tier = sequence_tier(corpus) if is_sequences else next(tier for tier in TIERS if corpus.words <= tier.words)
+    size, unit, reasons = (
+        (corpus.symbols, "symbols", SEQUENCE_REASONS) if is_sequences else (corpus.words, "words", REASONS)
+    )
+    settings, overrides = tier.settings(size, distinct * size), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
     stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, train).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
     joined = join_overrides(tier.overrides | overrides)
     model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size, config_overrides=joined)
+    model_args, lines = choose_tokens(model_args, corpus if is_sequences else None)
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
     # The paper's values, which a tier may keep.
     paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
+    steps = _steps(size * (1 if is_sequences else TOKENS_PER_WORD), len(train), args)
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
-        settings["warmup_steps"] = _warmup_steps(words, len(train), args)
+        settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
-    facts = {"per_token": distinct * words / settings["vocab_size"], "millions": words * args.num_train_epochs / 1e6}
-    lines = [f"preset       {tier.preset}, by auto: {words / 1e6:.2g} million words in {len(train)} pairs"]
+    if is_sequences:
+        args = _with_evaluations(args, steps)
+    facts = {"per_token": distinct * size / settings["vocab_size"], "millions": size * args.num_train_epochs / 1e6}
+    lines = [f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {unit} in {len(train)} pairs", *lines]
     for name, value in settings.items():
-        reason = "the paper's" if value == paper.get(name) else REASONS[name].format(**facts)
+        reason = "the paper's" if value == paper.get(name) else reasons[name].format(**facts)
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
     return model_args, data_args, args, lines
 
 
-def _warmup_steps(words: float, pairs: int, args: VanillaTransformerTrainingArguments) -> int:
-    """Return the warm-up that `args` holds, capped at a tenth of the estimated steps."""
-    batches = words * TOKENS_PER_WORD / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
-    steps = batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
-    return max(1, int(min(args.warmup_steps, (args.max_steps if args.max_steps > 0 else steps) / 10)))
+@dataclass(frozen=True)
+class Corpus:
+    """What `auto` sees of the training pairs: the notation of both sides, and estimated numbers of both together.
+
+    A pair ends both of its sides with a symbol of its own.
+    """
+
+    source: Notation
+    target: Notation
+    share_symbols: bool
+    pairs: int
+    words: float
+    symbols: float
+
+    @property
+    def is_prose(self) -> bool:
+        return self.source.is_prose and self.target.is_prose
+
+
+def look_at(train: datasets.Dataset) -> Corpus:
+    """Sample the training pairs."""
+    sample = _sample(train)
+    sources, targets = ([text.partition("\t")[0] for text in sample[side]] for side in ("source", "target"))
+    source, target = find_notation(sources), find_notation(targets)
+    is_shared = source.algorithm == target.algorithm and share_symbols(sources, targets, source)
+    symbols = sum(_count_symbols(*side) for side in ((source, sources), (target, targets)))
+    return Corpus(source, target, is_shared, len(train), count_words(train), symbols * len(train) / len(sample))
+
+
+def _count_symbols(notation: Notation, texts: Sequence[str]) -> int:
+    split = split_into_symbols(notation.algorithm)
+    return sum(len(split(text)) + 1 for text in texts)
+
+
+def sequence_tier(corpus: Corpus) -> Tier:
+    """Return the settings for pairs of which a side is not prose."""
+    dropout = 0.3 if corpus.pairs <= FEW_PAIRS else 0.1
+    # A side of prose has a vocabulary like that of a corpus of prose.
+    most = 16_000 if corpus.source.is_prose or corpus.target.is_prose else MIN_VOCAB_SIZE
+    total = SYMBOLS_PER_ROOT * corpus.symbols**0.5
+    return Tier(float("inf"), total, "small", most, {"dropout": dropout}, _SEQUENCES, SEQUENCE_EPOCHS)
+
+
+def choose_tokens(model_args: ModelArguments, corpus: Corpus | None) -> tuple[ModelArguments, list[str]]:
+    """Choose the tokens of each side by its notation, subwords without a `corpus`, and say why."""
+    if model_args.tokenizer_name_or_path:
+        return model_args, []
+    lines, fields = [], dict[str, Any]()
+    for side in ("source", "target") if corpus else ():
+        notation, name = getattr(corpus, side), f"{side}_tokenizer_algorithm"
+        given = getattr(model_args, name) or model_args.tokenizer_algorithm
+        fields[name] = given or notation.algorithm
+        lines.append(f"  {name} {f'{given}, as given' if given else f'{notation.algorithm}: {notation.reason}'}")
+    if corpus and corpus.source.decomposed and not (model_args.normalization or model_args.source_normalization):
+        fields["source_normalization"] = "NFD"
+        lines.append("  source_normalization NFD: letters of composed characters that are new in held-out texts")
+    fields["tokenizer_algorithm"] = model_args.tokenizer_algorithm or "bpe"
+    chosen = with_fields(model_args, **fields)
+    differ = chosen.source_tokenizer != chosen.target_tokenizer
+    is_separate = model_args.separate_vocabularies
+    if corpus and is_separate is None:
+        is_separate = differ or not corpus.share_symbols
+        reason = "different notations" if differ else f"{'few' if is_separate else 'most'} symbols in common"
+        lines.append(f"  separate_vocabularies {is_separate}: {reason}")
+    return with_fields(chosen, separate_vocabularies=differ or bool(is_separate)), lines
+
+
+def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
+    """Evaluate about `EVALUATIONS` times, since epochs of a small corpus take seconds, unless it was given when."""
+    if "eval_strategy" not in args.not_given or args.save_strategy != "epoch":
+        return args
+    every = max(1, round(steps / EVALUATIONS))
+    return with_fields(args, eval_strategy="steps", eval_steps=every, save_strategy="steps", save_steps=every)
+
+
+def _steps(tokens: float, pairs: int, args: VanillaTransformerTrainingArguments) -> float:
+    """Estimate the number of optimizer steps, given the tokens of an epoch, padding included."""
+    if args.max_steps > 0:
+        return args.max_steps
+    batches = tokens / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
+    return batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
 
 
 def count_words(train: datasets.Dataset) -> float:

@@ -52,12 +52,28 @@ class ModelOptions:
     tokenizer_name_or_path: str | None = option(
         None, "Use this tokenizer (folder or Hub name); by default one is trained."
     )
-    tokenizer_algorithm: str = option(UNSET, "Tokens to learn: bpe (default), unigram, word, whitespace or character.")
+    tokenizer_algorithm: str = option(
+        UNSET,
+        "Tokens to learn: bpe (default), unigram, word, whitespace (symbols separated by spaces), character or smiles "
+        "(atoms and bonds of molecules); --preset auto chooses by the texts of each side.",
+    )
+    source_tokenizer_algorithm: str | None = option(
+        None,
+        "Tokens of the source side (default: --tokenizer_algorithm); sides that differ have a vocabulary each.",
+    )
+    target_tokenizer_algorithm: str | None = option(None, "Tokens of the target side, likewise.")
     vocab_size: Positive = option(UNSET, "Maximum vocabulary size (default: 8000, unless --preset auto chooses).")
     min_frequency: Positive | None = option(None, "Minimum frequency of a learned token (default: 2; unigram: 1).")
-    separate_vocabularies: bool = option(False, "Learn a vocabulary for each side instead of a shared one.")
+    separate_vocabularies: bool = option(
+        UNSET,
+        "Learn a vocabulary for each side instead of a shared one (default: false, unless --preset auto chooses).",
+    )
     lowercase: bool = option(False, "Lowercase all text, in training and inference.")
     normalization: str | None = option(None, "Unicode normalization: NFC, NFD, NFKC or NFKD.")
+    source_normalization: str | None = option(
+        None,
+        "Unicode normalization of the source side (default: --normalization); NFD splits Hangul into its letters.",
+    )
 
 
 @dataclass
@@ -121,7 +137,9 @@ class TrainingOptions:
         "Maximum output length, in tokens, in evaluations during training (default: source length plus 50, as in "
         "section 6.1).",
     )
-    eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
+    eval_strategy: str = option(
+        UNSET, "When to evaluate: no, steps or epoch (default: epoch, unless --preset auto chooses)."
+    )
     save_strategy: str | None = option(
         None, "When to save a checkpoint: no, steps or epoch (default: after each evaluation)."
     )

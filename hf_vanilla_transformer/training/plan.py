@@ -71,9 +71,7 @@ def plan_run(
         # The warm-up that suited the length of the run when it began.
         recorded = trained_with(checkpoint) or {}
         args = with_fields(args, warmup_steps=recorded.get("warmup_steps", args.warmup_steps))
-    model_args, data_args, args, reasons = resolve_auto_preset(
-        model_args, data_args, args, text.train, text.distinct_share()
-    )
+    model_args, data_args, args, reasons = resolve_auto_preset(model_args, data_args, args, text)
     augment, faults = supported_noise(args.augment, training.evidence)
     reasons += [f"noise        without {kind}: {why}" for kind, why in faults.items()]
     metrics, fault = suitable_metrics(args, text)

@@ -106,24 +106,25 @@ def _texts(text: TextSplits, seed: int, *sides: str) -> Iterator[str]:
 
 def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
     """Train a tokenizer whose vocabulary has room for `reserved` more tokens."""
-    algorithm = model_args.tokenizer_algorithm
-    # The unigram model prunes by likelihood, not by counts.
-    fewest = 1 if algorithm == "unigram" else 2
 
-    def learn(*sides: str) -> PreTrainedTokenizerFast:
+    def learn(tokenizer: tuple[str | None, str | None], *sides: str) -> PreTrainedTokenizerFast:
+        algorithm, normalization = tokenizer
+        # The unigram model prunes by likelihood, not by counts.
+        fewest = 1 if algorithm == "unigram" else 2
         return train_tokenizer(
             texts(*sides),
-            algorithm=algorithm,
+            algorithm=cast(str, algorithm),
             vocab_size=model_args.vocab_size,
             reserved=reserved,
             min_frequency=fewest if model_args.min_frequency is None else model_args.min_frequency,
             lowercase=model_args.lowercase,
-            normalization=model_args.normalization,
+            normalization=normalization,
         )
 
     if model_args.separate_vocabularies:
-        return VanillaTransformerTokenizer.from_pair(learn("source"), learn("target"))
-    return learn("source", "target")
+        source, target = learn(model_args.source_tokenizer, "source"), learn(model_args.target_tokenizer, "target")
+        return VanillaTransformerTokenizer.from_pair(source, target)
+    return learn(model_args.source_tokenizer, "source", "target")
 
 
 def vocabulary_sizes(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

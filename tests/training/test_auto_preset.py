@@ -12,6 +12,7 @@ from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_ove
 from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, resolve_auto_preset
 from hf_vanilla_transformer.training.checkpoints import trained_with
 from hf_vanilla_transformer.training.report import start_summary
+from hf_vanilla_transformer.training.text_splits import TextSplits
 from paths import ROOT
 from tables import looped
 
@@ -20,20 +21,26 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AUTO = {"preset": "auto"}
 # Resets what `arguments` sets to "not given".
 DEFAULTS = {"max_tokens": None, "warmup_steps": None, "num_train_epochs": None}
+EPOCHS = range(3, 61)
 SMALL = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16}
 
 
-def corpus(words: int) -> datasets.Dataset:
+def pairs(words: int) -> datasets.Dataset:
     """A pair with this many words of five letters, half of them on each side."""
     return datasets.Dataset.from_dict({"source": ["words " * (words // 2)], "target": ["words " * (words // 2)]})
+
+
+def corpus(words: int) -> TextSplits:
+    return TextSplits(pairs(words))
 
 
 @pytest.fixture
 def small_tier(monkeypatch):
     training = {"learning_rate": 0.01, "warmup_steps": 5, "lr_scheduler_type": "cosine", "guided_alignment": "auto"}
-    monkeypatch.setattr(auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training),))
+    monkeypatch.setattr(
+        auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {**SMALL, "dropout": 0.25}, training, EPOCHS),)
+    )
     monkeypatch.setattr(auto_preset, "REASONS", dict.fromkeys([*SMALL, "dropout"], "small") | auto_preset.REASONS)
-    monkeypatch.setattr(auto_preset, "MIN_EPOCHS", 3)
 
 
 @pytest.mark.parametrize("tier", TIERS[:-1], ids=lambda tier: f"{tier.words:,} words")
@@ -206,7 +213,7 @@ PAIR = {"source": "A small word .", "target": "Ein kleines Wort ."}
 def test_what_is_not_guided(pair, options, reason, tmp_path, small_tier):
     model_args, data_args, args = arguments(tmp_path, AUTO, **options)
     _, data_args, args, lines = resolve_auto_preset(
-        model_args, data_args, args, datasets.Dataset.from_list([pair] * 3)
+        model_args, data_args, args, TextSplits(datasets.Dataset.from_list([pair] * 3))
     )
     assert data_args.links == (None if reason else "auto")
     expected = f"none: {reason}" if reason else "auto: an attention head learns word alignment sooner"
@@ -214,11 +221,11 @@ def test_what_is_not_guided(pair, options, reason, tmp_path, small_tier):
 
 
 def test_words_are_estimated(monkeypatch):
-    assert count_words(corpus(600)) == 600
+    assert count_words(pairs(600)) == 600
     characters = datasets.Dataset.from_dict({"source": ["猫" * 20], "target": ["words " * 10]})
     assert count_words(characters) == 20
     monkeypatch.setattr(auto_preset, "SAMPLE", 10)
-    assert count_words(datasets.concatenate_datasets([corpus(600)] * 97)) == 97 * 600
+    assert count_words(datasets.concatenate_datasets([pairs(600)] * 97)) == 97 * 600
 
 
 def test_a_stream_has_no_size(files, tmp_path):
@@ -259,3 +266,69 @@ def test_a_run_that_is_made_longer_keeps_its_warm_up(files, tmp_path, small_tier
     assert train(tmp_path / "run", AUTO, **options, max_steps=40, resume_from_checkpoint="last")["steps"] == 40
     record = trained_with(tmp_path / "run" / "checkpoint-40")
     assert (record["warmup_steps"], record["max_steps"]) == (2, 40)
+
+
+SPELLING = [f"{onset}{vowel}{coda}" for onset in "bdfgklmnprst" for vowel in "aeiou" for coda in ("", *"mnrst")]
+SOUNDS = [" ".join(f"{letter.upper()}0" for letter in word) for word in SPELLING]
+HANGUL = [
+    chr(0xAC00 + 588 * onset + 28 * vowel + coda) for onset in range(9) for vowel in range(9) for coda in range(9)
+]
+SUMS = [f"{one}+{other}" for one in range(20) for other in range(20)]
+MOLECULES = [
+    f"CC{'C' * length}(Cl)c1cc{atom}cc1[nH]%12" for length in range(30) for atom in ("c", "n", "C", "N", "Br")
+]
+
+
+def choose(tmp_path, sources, targets, **options):
+    """Return the arguments that `auto` chooses for these pairs, and what it says."""
+    pairs = datasets.Dataset.from_dict({"source": sources, "target": targets})
+    return resolve_auto_preset(*arguments(tmp_path, AUTO | options, **DEFAULTS), TextSplits(pairs))
+
+
+@looped(
+    ("sources", "targets", "algorithms", "is_separate", "normalization"),
+    [
+        (SPELLING, SOUNDS, ("character", "whitespace"), True, None),
+        (SPELLING, [word[::-1] for word in SPELLING], ("character", "character"), False, None),
+        (SPELLING, [word.upper() for word in SPELLING], ("character", "character"), True, None),
+        (HANGUL, [f"{text} {text}" for text in SOUNDS] * 3, ("character", "whitespace"), True, "NFD"),
+        (SUMS, SUMS, ("character", "character"), False, None),
+        (MOLECULES, [text[2:] for text in MOLECULES], ("smiles", "smiles"), False, None),
+        (SOUNDS, SOUNDS, ("whitespace", "whitespace"), False, None),
+    ],
+)
+def test_the_tokens_of_each_side_follow_from_its_texts(
+    sources, targets, algorithms, is_separate, normalization, tmp_path
+):
+    length = min(len(sources), len(targets))
+    chosen, _, args, lines = choose(tmp_path, sources[:length], targets[:length])
+    assert (chosen.source_tokenizer[0], chosen.target_tokenizer[0]) == algorithms
+    assert (chosen.separate_vocabularies, chosen.source_normalization) == (is_separate, normalization)
+    assert args.eval_strategy == args.save_strategy == "steps" and args.augment == "none"
+    assert all(
+        any(line.startswith(f"  {side}_tokenizer_algorithm") for line in lines) for side in ("source", "target")
+    )
+
+
+def test_given_tokens_stay(tmp_path):
+    given = {"source_tokenizer_algorithm": "bpe", "separate_vocabularies": False, "vocab_size": 300}
+    chosen, _, _, lines = choose(tmp_path, SPELLING, SPELLING, **given)
+    assert chosen.source_tokenizer == ("bpe", None) and chosen.target_tokenizer == ("character", None)
+    # Sides of different tokens cannot share a vocabulary.
+    assert chosen.separate_vocabularies
+    assert "  source_tokenizer_algorithm bpe, as given" in lines
+    both, *_ = choose(tmp_path, SPELLING, SPELLING, tokenizer_algorithm="whitespace", separate_vocabularies=True)
+    assert both.source_tokenizer == both.target_tokenizer == ("whitespace", None) and both.separate_vocabularies
+
+
+def test_pairs_decide_about_epochs_and_dropout(tmp_path):
+    few, many = (choose(tmp_path, SPELLING * copies, SOUNDS * copies) for copies in (1, 100))
+    assert parse_overrides(few[0].config_overrides)["dropout"] > parse_overrides(many[0].config_overrides)["dropout"]
+    assert few[2].num_train_epochs > many[2].num_train_epochs
+
+
+def test_prose_keeps_its_tokens(tmp_path, small_tier):
+    sentences = [f"The {word} is not a {other} ." for word, other in zip(SPELLING, SPELLING[::-1], strict=True)]
+    chosen, _, args, _ = choose(tmp_path, sentences, sentences)
+    assert chosen.source_tokenizer == chosen.target_tokenizer == ("bpe", None)
+    assert not chosen.separate_vocabularies and args.eval_strategy == "epoch"
