@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
 from ..data.augmentation import DEFAULT
 from ..presets import AUTO_PRESET, preset_config
-from ..text.notation import Notation, find_notation, share_symbols, split_into_symbols
+from ..text.notation import PROSE, Notation, find_notation, share_symbols, split_into_symbols
 from .arguments import (
     PRESET_DEFAULTS,
     ModelArguments,
@@ -127,35 +127,33 @@ def resolve_auto_preset(
     """
     if model_args.preset != AUTO_PRESET:
         return model_args, data_args, args, []
-    train = text.train
-    if not isinstance(train, datasets.Dataset):
+    if not isinstance(text.train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    corpus, distinct = look_at(train), text.distinct_share()
-    is_sequences = not corpus.is_prose and not text.has_several_directions
-    tier = sequence_tier(corpus) if is_sequences else next(tier for tier in TIERS if corpus.words <= tier.words)
-    size, unit, reasons = (
-        (corpus.symbols, "symbols", SEQUENCE_REASONS) if is_sequences else (corpus.words, "words", REASONS)
-    )
+    corpus, distinct = look_at(text), text.distinct_share()
+    tier, size = tier_of(corpus), corpus.size
     settings, overrides = tier.settings(size, distinct * size), parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
-    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, train).items()} | stays
+    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text.train).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
     joined = join_overrides(tier.overrides | overrides)
     model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size, config_overrides=joined)
-    model_args, lines = choose_tokens(model_args, corpus if is_sequences else None)
+    model_args, lines = choose_tokens(model_args, corpus)
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
     # The paper's values, which a tier may keep.
     paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
-    steps = _steps(size * (1 if is_sequences else TOKENS_PER_WORD), len(train), args)
+    steps = _steps(corpus, args)
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
         settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
-    if is_sequences:
+    if not corpus.is_prose:
         args = _with_evaluations(args, steps)
     facts = {"per_token": distinct * size / settings["vocab_size"], "millions": size * args.num_train_epochs / 1e6}
-    lines = [f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {unit} in {len(train)} pairs", *lines]
+    lines.insert(
+        0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
+    )
+    reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else reasons[name].format(**facts)
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
@@ -164,31 +162,44 @@ def resolve_auto_preset(
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `auto` sees of the training pairs: the notation of both sides, and estimated numbers of both together.
+    """What `auto` sees of the training pairs.
 
-    A pair ends both of its sides with a symbol of its own.
+    Attributes:
+        source: Notation of the sources.
+        target: Notation of the targets.
+        share_symbols: Whether the targets are written with the symbols of the sources.
+        pairs: Number of pairs.
+        size: Estimated number of words of both sides or, if one is not prose, of symbols, end tokens included.
     """
 
     source: Notation
     target: Notation
     share_symbols: bool
     pairs: int
-    words: float
-    symbols: float
+    size: float
 
     @property
     def is_prose(self) -> bool:
+        """Whether both sides are prose, or several directions share a vocabulary of subwords."""
         return self.source.is_prose and self.target.is_prose
 
+    @property
+    def unit(self) -> str:
+        return "words" if self.is_prose else "symbols"
 
-def look_at(train: datasets.Dataset) -> Corpus:
+
+def look_at(text: TextSplits) -> Corpus:
     """Sample the training pairs."""
+    train = cast(datasets.Dataset, text.train)
     sample = _sample(train)
-    sources, targets = ([text.partition("\t")[0] for text in sample[side]] for side in ("source", "target"))
+    sources, targets = ([line.partition("\t")[0] for line in sample[side]] for side in ("source", "target"))
     source, target = find_notation(sources), find_notation(targets)
+    if text.has_several_directions or (source.is_prose and target.is_prose):
+        prose = Notation(PROSE, "several directions")
+        return Corpus(prose, prose, True, len(train), count_words(train))
     is_shared = source.algorithm == target.algorithm and share_symbols(sources, targets, source)
     symbols = sum(_count_symbols(*side) for side in ((source, sources), (target, targets)))
-    return Corpus(source, target, is_shared, len(train), count_words(train), symbols * len(train) / len(sample))
+    return Corpus(source, target, is_shared, len(train), symbols * len(train) / len(sample))
 
 
 def _count_symbols(notation: Notation, texts: Sequence[str]) -> int:
@@ -196,37 +207,45 @@ def _count_symbols(notation: Notation, texts: Sequence[str]) -> int:
     return sum(len(split(text)) + 1 for text in texts)
 
 
-def sequence_tier(corpus: Corpus) -> Tier:
-    """Return the settings for pairs of which a side is not prose."""
+def tier_of(corpus: Corpus) -> Tier:
+    """Return the settings for a corpus."""
+    if corpus.is_prose:
+        return next(tier for tier in TIERS if corpus.size <= tier.words)
     dropout = 0.3 if corpus.pairs <= FEW_PAIRS else 0.1
-    # A side of prose has a vocabulary like that of a corpus of prose.
-    most = 16_000 if corpus.source.is_prose or corpus.target.is_prose else MIN_VOCAB_SIZE
-    total = SYMBOLS_PER_ROOT * corpus.symbols**0.5
-    return Tier(float("inf"), total, "small", most, {"dropout": dropout}, _SEQUENCES, SEQUENCE_EPOCHS)
+    total = SYMBOLS_PER_ROOT * corpus.size**0.5
+    return Tier(float("inf"), total, "small", 16_000, {"dropout": dropout}, _SEQUENCES, SEQUENCE_EPOCHS)
 
 
-def choose_tokens(model_args: ModelArguments, corpus: Corpus | None) -> tuple[ModelArguments, list[str]]:
-    """Choose the tokens of each side by its notation, subwords without a `corpus`, and say why."""
+def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArguments, list[str]]:
+    """Choose the tokens of each side by its notation, unless they were given, and say why."""
+    lines: list[str] = []
+    fields = {"tokenizer_algorithm": model_args.tokenizer_algorithm or PROSE}
     if model_args.tokenizer_name_or_path:
-        return model_args, []
-    lines, fields = [], dict[str, Any]()
-    for side in ("source", "target") if corpus else ():
-        notation, name = getattr(corpus, side), f"{side}_tokenizer_algorithm"
+        return model_args, lines
+    if corpus.is_prose:
+        chosen = with_fields(model_args, **fields)
+        differ = chosen.source_tokenizer != chosen.target_tokenizer
+        return with_fields(chosen, separate_vocabularies=differ or bool(model_args.separate_vocabularies)), lines
+    for side, notation in (("source", corpus.source), ("target", corpus.target)):
+        name = f"{side}_tokenizer_algorithm"
         given = getattr(model_args, name) or model_args.tokenizer_algorithm
         fields[name] = given or notation.algorithm
         lines.append(f"  {name} {f'{given}, as given' if given else f'{notation.algorithm}: {notation.reason}'}")
-    if corpus and corpus.source.decomposed and not (model_args.normalization or model_args.source_normalization):
+    if corpus.source.decomposed and not (model_args.normalization or model_args.source_normalization):
         fields["source_normalization"] = "NFD"
-        lines.append("  source_normalization NFD: letters of composed characters that are new in held-out texts")
-    fields["tokenizer_algorithm"] = model_args.tokenizer_algorithm or "bpe"
+        lines.append("  source_normalization NFD: many characters are new in held-out texts, their parts are not")
     chosen = with_fields(model_args, **fields)
-    differ = chosen.source_tokenizer != chosen.target_tokenizer
-    is_separate = model_args.separate_vocabularies
-    if corpus and is_separate is None:
-        is_separate = differ or not corpus.share_symbols
-        reason = "different notations" if differ else f"{'few' if is_separate else 'most'} symbols in common"
-        lines.append(f"  separate_vocabularies {is_separate}: {reason}")
-    return with_fields(chosen, separate_vocabularies=differ or bool(is_separate)), lines
+    if chosen.source_tokenizer != chosen.target_tokenizer:
+        is_separate, reason = True, "different tokens"
+    elif model_args.separate_vocabularies is not None:
+        is_separate, reason = model_args.separate_vocabularies, "as given"
+    else:
+        is_separate, reason = (
+            not corpus.share_symbols,
+            f"{'most' if corpus.share_symbols else 'few'} symbols in common",
+        )
+    lines.append(f"  separate_vocabularies {is_separate}: {reason}")
+    return with_fields(chosen, separate_vocabularies=is_separate), lines
 
 
 def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
@@ -237,11 +256,12 @@ def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -
     return with_fields(args, eval_strategy="steps", eval_steps=every, save_strategy="steps", save_steps=every)
 
 
-def _steps(tokens: float, pairs: int, args: VanillaTransformerTrainingArguments) -> float:
-    """Estimate the number of optimizer steps, given the tokens of an epoch, padding included."""
+def _steps(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
+    """Estimate the number of optimizer steps."""
     if args.max_steps > 0:
         return args.max_steps
-    batches = tokens / args.max_tokens if args.max_tokens else pairs / args.train_batch_size
+    tokens = corpus.size * (TOKENS_PER_WORD if corpus.is_prose else 1)
+    batches = tokens / args.max_tokens if args.max_tokens else corpus.pairs / args.train_batch_size
     return batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
 
 
