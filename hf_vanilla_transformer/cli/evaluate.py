@@ -9,6 +9,11 @@ Several systems, in one table:
 
     vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de
 
+Outputs that are right or wrong as a whole, by error rates (WER, SER) of sources, which may have several references:
+
+    vanilla-transformer evaluate --predictions test.hyp --pairs test.tsv --metrics wer ser
+    vanilla-transformer evaluate --predictions nbest.jsonl --pairs test.tsv --metrics wer --top_k 1 3
+
 A public test set, by its sacreBLEU name:
 
     vanilla-transformer evaluate --predictions test.hyp --sets multi30k/2016 --langpair en-de
@@ -19,25 +24,38 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..files import atomic_write, check_output_file, read_lines
-from .options import SWITCH, OneLineParser, importing
+from ..data.arguments import DataArguments
+from ..errors import as_value_errors
+from ..files import atomic_write, check_output_file, read_json_records, read_lines
+from ..options import POSITIVE, check_range
+from ..text.notation import SMILES, SYMBOLS, WORDS, Notation, find_notation
+from .options import SWITCH, OneLineParser, add_options, importing
 
 SystemScores = dict[str, Any]
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
+# Columns of --pairs.
+PAIR_OPTIONS = ("source_column", "target_column")
+
+METRICS = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "wer", "ser")
+
 
 class _TestData(NamedTuple):
-    """System outputs by file name, references per segment, and sources if known."""
+    """System outputs and, if given, n-best lists by file name, references per segment, and sources if known."""
 
     systems: dict[str, list[str]]
     references: list[list[str]]
     sources: list[str]
+    hypotheses: dict[str, list[list[str]]]
 
 
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
-    predictions = "Translations, one per line; -: stdin. Several files: one per system, to compare."
+    predictions = (
+        "Translations, one per line; -: stdin. Several files: one per system, to compare. With --top_k, n-best lists: "
+        "the JSON lines of `translate --format json`."
+    )
     files.add_argument("--predictions", required=True, nargs="+", metavar="FILE", help=predictions)
     references = "One or more reference files; line n of each belongs to line n of the predictions."
     files.add_argument("--references", nargs="+", metavar="FILE", help=references)
@@ -49,9 +67,40 @@ def add_arguments(parser: OneLineParser) -> None:
         "predictions file then covers all sets in this order.",
     )
     files.add_argument("--langpair", metavar="SOURCE-TARGET", help="Languages of --sets, such as en-de.")
-    files.add_argument("--sources", metavar="FILE", help="Source sentences; only --comet needs them.")
+    files.add_argument(
+        "--sources",
+        metavar="FILE",
+        help="Source sentences, for --comet, and for error rates if a source occurs several times.",
+    )
+    files.add_argument(
+        "--pairs",
+        metavar="FILE",
+        help="Instead of --references and --sources: a file with source and target columns, as for train.",
+    )
+    add_options(parser, files, DataArguments, *PAIR_OPTIONS)
     files.add_argument("--json", metavar="FILE", help="Also write the scores to this JSON file.")
     scoring = parser.add_argument_group("scoring")
+    scoring.add_argument(
+        "--metrics",
+        nargs="+",
+        choices=METRICS,
+        help="Scores besides exact match (default: all but the error rates, which are added if references are words, "
+        "symbols or SMILES). wer: share of sources whose output equals none of their references; ser: errors per "
+        "symbol (phone, character or atom). Both are in percent and count a repeated source once.",
+    )
+    scoring.add_argument(
+        "--top_k",
+        nargs="+",
+        type=int,
+        metavar="K",
+        help="Also the share of sources with a reference among the best K hypotheses.",
+    )
+    scoring.add_argument(
+        "--symbols",
+        choices=(WORDS, SYMBOLS, SMILES),
+        help="What ser counts: characters, symbols between white space, or atoms and bonds (default: by how the "
+        "references are written).",
+    )
     scoring.add_argument("--lowercase", **SWITCH, help="Ignore case.")
     scoring.add_argument(
         "--tokenize",
@@ -79,19 +128,22 @@ def run(arguments: Namespace) -> None:
 
 
 def _check(arguments: Namespace) -> None:
-    if bool(arguments.references) == bool(arguments.sets):
-        raise ValueError("give either `references` or `sets`")
+    if bool(arguments.references) + bool(arguments.sets) + bool(arguments.pairs) != 1:
+        raise ValueError("give either `references` or `sets` or `pairs`")
     if bool(arguments.sets) != bool(arguments.langpair):
         raise ValueError("`sets` and `langpair` belong together: --sets multi30k/2016 --langpair en-de")
-    if arguments.sets and arguments.sources:
-        raise ValueError("`sets` includes the sources; leave `sources` out")
-    if arguments.comet and not (arguments.sources or arguments.sets):
+    for name in ("sets", "pairs"):
+        if getattr(arguments, name) and arguments.sources:
+            raise ValueError(f"`{name}` includes the sources; leave `sources` out")
+    if arguments.comet and not (arguments.sources or arguments.sets or arguments.pairs):
         raise ValueError("`comet` needs the source sentences; give `sources`")
     if arguments.sets and not _set_names(arguments):
         raise ValueError("`sets` names no test set; give at least one, such as multi30k/2016")
     if repeated := [path for path in arguments.predictions if arguments.predictions.count(path) > 1]:
         raise ValueError(f"`predictions` lists {repeated[0]} twice; list each system once")
-    inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources]
+    for k in arguments.top_k or ():
+        check_range(POSITIVE, top_k=k)
+    inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources, arguments.pairs]
     if inputs.count("-") > 1:
         raise ValueError("standard input (-) is given twice but can be read only once; use a file instead")
     if arguments.json is not None:
@@ -100,8 +152,13 @@ def _check(arguments: Namespace) -> None:
 
 def _read(arguments: Namespace) -> _TestData:
     """Read all files; raise a ValueError if their numbers of lines differ."""
-    systems = {path: list(read_lines(path)) for path in arguments.predictions}
-    if arguments.sets:
+    hypotheses = {path: _read_hypotheses(path) for path in arguments.predictions} if arguments.top_k else {}
+    systems = {path: [texts[0] for texts in lists] for path, lists in hypotheses.items()}
+    systems = systems or {path: list(read_lines(path)) for path in arguments.predictions}
+    if arguments.pairs:
+        sources, references = _read_pairs(arguments)
+        sizes = [(arguments.pairs, len(references))]
+    elif arguments.sets:
         with importing():
             from ..training.public_sets import read_public_sets
         sources, references = read_public_sets(_set_names(arguments), arguments.langpair)
@@ -118,9 +175,32 @@ def _read(arguments: Namespace) -> _TestData:
             if len(predictions) != size:
                 raise ValueError(
                     f"{path} has {len(predictions)} lines but {other} has {size}; "
-                    "line n of one must translate line n of the other"
+                    "line n of one must belong to line n of the other"
                 )
-    return _TestData(systems, references, sources)
+    return _TestData(systems, references, sources, hypotheses)
+
+
+def _read_hypotheses(path: str) -> list[list[str]]:
+    """Read the n-best lists that `translate --format json` writes."""
+    lists = []
+    for where, record in read_json_records(path):
+        try:
+            lists.append([hypothesis["text"] for hypothesis in record["hypotheses"]])
+        except (KeyError, TypeError):
+            lists.append([])
+        if not lists[-1]:
+            raise ValueError(f"{where}: no hypotheses; write them by translate --num_hypotheses 5 --format json")
+    return lists
+
+
+def _read_pairs(arguments: Namespace) -> tuple[list[str], list[list[str]]]:
+    """Read sources and references from a file with columns."""
+    with importing():
+        from ..data.reading import check_files, located_pairs
+    data_args = DataArguments(test_file=arguments.pairs, **{name: getattr(arguments, name) for name in PAIR_OPTIONS})
+    check_files((arguments.pairs,))
+    pairs = [pair for _, pair in located_pairs((arguments.pairs,), data_args)]
+    return [pair["source"] for pair in pairs], [[pair["target"]] for pair in pairs]
 
 
 def _set_names(arguments: Namespace) -> list[str]:
@@ -130,21 +210,40 @@ def _set_names(arguments: Namespace) -> list[str]:
 
 def _score(arguments: Namespace, data: _TestData) -> dict[str, SystemScores]:
     with importing():
-        from ..training.metrics import METRIC_NAMES, translation_scores
-    options: Any = {"lowercase": arguments.lowercase, "tokenize": _tokenizer(arguments)}
+        from ..training.metrics import top_k_accuracy, translation_scores
+    symbols = arguments.symbols or _notation(data).algorithm
+    options: Any = {"lowercase": arguments.lowercase, "sources": data.sources or None, "symbols": symbols}
+    metrics = _metric_names(arguments, data)
     if arguments.comet:
         # Check first: it is often missing.
         from ..training.comet import comet_program, comet_scores
 
         comet_program()
     scores: dict[str, SystemScores] = {
-        path: translation_scores(predictions, data.references, **options, metrics=METRIC_NAMES)
+        path: translation_scores(
+            predictions, data.references, **options, tokenize=_tokenizer(arguments), metrics=metrics
+        )
         for path, predictions in data.systems.items()
     }
+    for path, lists in data.hypotheses.items():
+        with as_value_errors(f"{path}, "):
+            scores[path] |= top_k_accuracy(lists, data.references, arguments.top_k, **options)
     if arguments.comet:
         for path, score in comet_scores(data.systems, data.sources, data.references, arguments.comet).items():
             scores[path] |= {"comet": score, "comet_model": arguments.comet}
     return scores
+
+
+def _notation(data: _TestData) -> Notation:
+    return find_notation(text for row in data.references for text in row)
+
+
+def _metric_names(arguments: Namespace, data: _TestData) -> dict[str, str]:
+    """Return the names of the metrics to compute, by key: those given, or those of translations and suitable ones."""
+    from ..training.metrics import ALL_METRIC_NAMES, METRIC_NAMES, metrics_for
+
+    keys = arguments.metrics or {*METRIC_NAMES, *metrics_for(_notation(data))}
+    return {key: name for key, name in ALL_METRIC_NAMES.items() if key in keys}
 
 
 def _tokenizer(arguments: Namespace) -> str:
@@ -166,16 +265,22 @@ def _as_json(arguments: Namespace, data: _TestData, scores: dict[str, SystemScor
 
 def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScores]) -> list[str]:
     """Return the paragraphs to print."""
-    from ..training.metrics import METRIC_NAMES, bleu_fault
+    from ..training.metrics import ERROR_RATES, bleu_fault
 
     first = next(iter(scores.values()))
-    names = {**METRIC_NAMES, "exact_match": "exact match"}
-    notes = {key: first[f"{key}_signature"] for key in METRIC_NAMES}
-    notes["exact_match"] = f"% of {len(data.references)} segments"
+    names = _metric_names(arguments, data)
+    notes = {key: first[f"{key}_signature"] for key in names}
+    counted = f"% of {len(set(data.sources)) or len(data.references)} sources"
+    has_rates = not ERROR_RATES.keys().isdisjoint(names)
+    fault = bleu_fault(data.references, _tokenizer(arguments)) if "bleu" in names else None
+    names["exact_match"] = "exact match"
+    notes["exact_match"] = counted if has_rates else f"% of {len(data.references)} segments"
+    for k in sorted(set(arguments.top_k or ())):
+        names[f"top_{k}"], notes[f"top_{k}"] = f"top {k}", counted
     if arguments.comet:
         names["comet"], notes["comet"] = "COMET", arguments.comet
-    fault = bleu_fault(data.references, _tokenizer(arguments))
-    advice = "rely on chrF2 and exact match, or choose the language's tokenizer (--tokenize zh, ja-mecab, char, ...)"
+    better = "WER and SER" if has_rates else "chrF2 and exact match"
+    advice = f"rely on {better}, or choose the language's tokenizer (--tokenize zh, ja-mecab, char, ...)"
     remarks = [f"BLEU says little about this text: {fault}; {advice}"] if fault else []
     if len(scores) == 1:
         return [_aligned([(name, _shown(key, first), notes[key]) for key, name in names.items()], "<><"), *remarks]

@@ -19,7 +19,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..options import check_ranges
 from ..presets import AUTO_PRESET, get_preset
 from ..processor import processor
-from .options import MIN_RATE_WARMUP, ModelOptions, OnNonfinite, TrainingOptions
+from .options import LOWER_IS_BETTER, MIN_RATE_WARMUP, ModelOptions, OnNonfinite, TrainingOptions
 
 Arguments = TypeVar("Arguments")
 
@@ -161,6 +161,9 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         # transformers accepts bf16 on a CPU only with `use_cpu`.
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         self._check()
+        if self.greater_is_better is None and str(self.metric_for_best_model).rpartition("_")[2] in LOWER_IS_BETTER:
+            # transformers knows only that of losses.
+            self.greater_is_better = False
         super().__post_init__()
         if self.learning_rate is None and self.warmup_steps < 1:
             raise ValueError(

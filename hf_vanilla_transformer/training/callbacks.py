@@ -13,18 +13,25 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 from transformers.utils import logging
 
 from .checkpoints import best_checkpoint, weights_fault
+from .options import LOWER_IS_BETTER
 
 logger = logging.get_logger(__name__)
 
 # Evaluation metrics besides the loss.
-METRICS = ("bleu", "chrf", "exact_match")
+METRICS = ("bleu", "chrf", "exact_match", "wer", "ser")
 
 # Tie-breakers, in order.
-TIE_BREAKERS = ("chrf", "exact_match", "bleu")
+TIE_BREAKERS = ("chrf", "ser", "exact_match", "bleu")
 
 
 def metric_name(args: TrainingArguments) -> str:
     return f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
+
+
+def gain(metric: str, scores: Mapping[str, float], prefix: str = "") -> float:
+    """Return a score so that higher is better and 0 means that nothing is right; 0 if there is no such score."""
+    value = scores.get(f"{prefix}{metric}")
+    return 0.0 if value is None else 100 - value if metric in LOWER_IS_BETTER else value
 
 
 def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[str, float]) -> bool:
@@ -41,10 +48,11 @@ def _rank(evaluation: Mapping[str, float], name: str) -> tuple[float, ...]:
     """Sort key that breaks ties in the metric of this name; higher is better."""
     known = next((metric for metric in (*METRICS, "loss") if name.endswith(f"_{metric}")), None)
     prefix = name.removesuffix(known) if known else "eval_"
-    scores = [evaluation.get(f"{prefix}{metric}", 0.0) for metric in TIE_BREAKERS]
+    scores = [gain(metric, evaluation, prefix) for metric in TIE_BREAKERS]
+    own = gain(known, evaluation, prefix) if known in METRICS else evaluation[name]
     loss = evaluation.get(f"{prefix}loss", math.inf)
-    # The loss decides only among evaluations whose scores are all 0; otherwise equal scores are not an improvement.
-    return (*scores, -loss if math.isfinite(loss) and not any((evaluation[name], *scores)) else -math.inf)
+    # The loss decides only among evaluations in which nothing is right; otherwise equal scores are not an improvement.
+    return (*scores, -loss if math.isfinite(loss) and not any((own, *scores)) else -math.inf)
 
 
 class SamplerEpoch(TrainerCallback):

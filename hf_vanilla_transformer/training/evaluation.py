@@ -27,9 +27,9 @@ from ..pretrained.teacher_forcing import tightest_limit
 from ..pretrained.text_facts import set_pivots
 from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
-from .callbacks import METRICS, TIE_BREAKERS
+from .callbacks import METRICS, TIE_BREAKERS, gain
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .metrics import FAST_METRICS, METRIC_NAMES, bleu_fault, translation_scores, usable_tokenizer
+from .metrics import FAST_METRICS, bleu_fault, metrics_for, translation_scores, usable_tokenizer
 from .proof import PAIRS, HeldOut, prove_rules
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
@@ -53,9 +53,10 @@ class Sample(NamedTuple):
     translation: str
     direction: str = ""
 
-    def lines(self) -> dict[str, str]:
-        """Fields to show, by name, each on one line, with the direction first."""
-        texts = {"direction": self.direction, **self._asdict()}
+    def lines(self, output: str = "translation") -> dict[str, str]:
+        """Fields to show, by name, each on one line, with the direction first and the translation as `output`."""
+        texts = {"direction": self.direction, "source": self.source, "reference": self.reference}
+        texts[output] = self.translation
         return {name: " ".join(text.split()) for name, text in texts.items() if text or name != "direction"}
 
 
@@ -79,16 +80,21 @@ class Results:
 
 
 def corpus_scorer(
-    tokenizer: PreTrainedTokenizerBase, text: TextSplits, pairs: datasets.Dataset, bleu_tokenize: str | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    text: TextSplits,
+    pairs: datasets.Dataset,
+    args: VanillaTransformerTrainingArguments,
 ) -> Any:
     """Return a `compute_metrics` that scores generated ids against the targets of pairs, by direction."""
-    columns = pairs[:]
+    columns, metrics = pairs[:], metrics_for(text.target_notation, args.metric_for_best_model)
     references = (protect_pairs(columns) if has_placeholders(tokenizer) else columns)["target"]
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
         ids = cast(np.ndarray, prediction.predictions)
         texts = tokenizer.batch_decode(ids.clip(min=0), skip_special_tokens=True)  # -100 pads short rows
-        return numbers(scores_by_direction(text, pairs, cast(list[str], texts), bleu_tokenize, references=references))
+        return numbers(
+            scores_by_direction(text, pairs, cast(list[str], texts), args.bleu_tokenize, metrics, references)
+        )
 
     return score
 
@@ -105,13 +111,15 @@ def scores_by_direction(
 
     By default, BLEU's tokenizer suits each target language, and references are the targets of the pairs.
     """
-    references = pairs["target"][:] if references is None else references
+    sources, references = pairs["source"][:], pairs["target"][:] if references is None else references
     by_direction = {
         direction: translation_scores(
             [translations[row] for row in rows],
             [references[row] for row in rows],
             tokenize=tokenize or usable_tokenizer(direction[1]),
             metrics=metrics,
+            sources=[sources[row] for row in rows],
+            symbols=text.target_notation.algorithm,
         )
         for direction, rows in text.rows_by_direction(pairs).items()
     }
@@ -194,6 +202,8 @@ class Evaluation:
         split, samples = self.translate_samples(model)
         rules = {name: rule._asdict() for name, rule in facts.rules.items()}
         entries = {**training, **chosen, **scores, "text_rules": rules, "sample_split": split}
+        if not self.text.target_notation.is_prose:
+            entries["target_notation"] = self.text.target_notation.algorithm
         if has_tags(self.tokenizer):
             tokenizer: Any = self.tokenizer
             entries["sample_languages"] = [tokenizer.src_lang, tokenizer.tgt_lang]
@@ -222,8 +232,8 @@ class Evaluation:
         """Compare the saved model with the average of its last checkpoints on the validation pairs.
 
         Returns the better model, and result entries on both. The metric of the best model decides or, if that is the
-        loss, BLEU or chrF, whichever suits the text; other scores break ties. The average wins if all scores tie, or
-        without validation pairs.
+        loss, BLEU, chrF or WER, whichever suits the text; other scores break ties. The average wins if all scores tie,
+        or without validation pairs.
         """
         args, validation, (models, averaged) = self.args, self.text.validation, self._candidates
         entries = dict(averaged)
@@ -231,11 +241,12 @@ class Evaluation:
         for name, model in models.items():
             if validation is not None:
                 translations = self.translations(model, validation)
-                scores = scores_by_direction(self.text, validation, translations, args.bleu_tokenize)
+                scores = scores_by_direction(self.text, validation, translations, args.bleu_tokenize, self.metrics())
                 entries |= {f"validation_{name}_{key}": value for key, value in numbers(scores).items()}
 
         def rank(name: str) -> tuple[float, ...]:
-            known = [entries[f"validation_{name}_{key}"] for key in (metric, *TIE_BREAKERS)] if metric else []
+            keys = (metric, *TIE_BREAKERS) if metric else ()
+            known = [gain(key, entries, f"validation_{name}_") for key in keys]
             return (*known, name == "averaged")
 
         best = max(models, key=rank)
@@ -244,10 +255,15 @@ class Evaluation:
         return models[best], entries | {"chosen_model": best}
 
     def deciding_metric(self, pairs: datasets.Dataset) -> str:
-        """Return the metric of the best model or, if that is the loss, BLEU or chrF, whichever suits the pairs."""
+        """Return the metric of the best model or, if that is the loss, one that suits the pairs: BLEU, chrF or WER."""
         if (metric := self.args.metric_for_best_model) in METRICS:
             return cast(str, metric)
+        if not self.text.target_notation.is_prose:
+            return "wer"
         return "chrf" if bleu_fault(pairs["target"][:], self.args.bleu_tokenize) else "bleu"
+
+    def metrics(self, final: bool = False) -> tuple[str, ...]:
+        return metrics_for(self.text.target_notation, self.args.metric_for_best_model, final)
 
     def choose_pivots(self, model: PreTrainedModel) -> dict[str, str]:
         """Record which directions without training pairs are better translated through another language.
@@ -262,10 +278,9 @@ class Evaluation:
         for (source, target), rows in self.text.rows_by_direction(validation).items():
             if source and target and (pivot := pivot_of(self.tokenizer, (source, target), {})):
                 tried = validation.select(rows[:PIVOTED_PAIRS])
-                through, directly = (
-                    scores_by_direction(self.text, tried, self.translations(model, tried, way), tokenize)[metric]
-                    for way in (pivot, DIRECTLY)
-                )
+                outputs = [self.translations(model, tried, way) for way in (pivot, DIRECTLY)]
+                scores = [scores_by_direction(self.text, tried, texts, tokenize, self.metrics()) for texts in outputs]
+                through, directly = (gain(metric, numbers(score)) for score in scores)
                 pivots[f"{source}-{target}"] = pivot if through >= directly else ""
         if pivots:
             set_pivots(model, self.tokenizer, pivots)
@@ -331,14 +346,14 @@ class Evaluation:
             set_languages(self.tokenizer, *direction)
 
     def score_test(self, model: PreTrainedModel) -> tuple[list[str] | None, dict[str, Any], str | None]:
-        """Translate the test pairs, if any; return translations, scores by every metric, and `bleu_fault`."""
-        test, tokenize = self.text.test, self.args.bleu_tokenize
+        """Translate the test pairs, if any; return translations, scores by all suitable metrics, and `bleu_fault`."""
+        test, tokenize, metrics = self.text.test, self.args.bleu_tokenize, self.metrics(final=True)
         if test is None:
             return None, {}, None
         translations = self.translations(model, test)
-        scores = scores_by_direction(self.text, test, translations, tokenize, METRIC_NAMES)
+        scores = scores_by_direction(self.text, test, translations, tokenize, metrics)
         entries = {f"test_{name}": value for name, value in scores.items()}
-        return translations, entries, bleu_fault(test["target"][:], tokenize)
+        return translations, entries, bleu_fault(test["target"][:], tokenize) if "bleu" in metrics else None
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:
         """Return a split and translations of some of its pairs; the direction of the first one stays selected."""

@@ -1,7 +1,7 @@
-"""Translation scores by sacreBLEU, without network access."""
+"""Scores by sacreBLEU, error rates and accuracy, without network access."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -10,8 +10,10 @@ from urllib.error import URLError
 from transformers.utils import logging
 
 from ..errors import as_value_errors, not_downloaded, one_line
+from ..text.notation import PROSE, SYMBOLS, WORDS, Notation, split_into_symbols
 
 try:
+    from rapidfuzz.distance import Levenshtein
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
@@ -37,6 +39,12 @@ METRIC_NAMES = {
 # Fast enough for every evaluation during training; TER takes seconds for a thousand sentences.
 FAST_METRICS = ("bleu", "chrf")
 
+# Error rates of outputs that are right or wrong as a whole, such as pronunciations, word forms and molecules.
+ERROR_RATES = {"wer": "WER", "ser": "SER"}
+
+# Names of all metrics with a signature, in the order of reports.
+ALL_METRIC_NAMES = {**ERROR_RATES, **METRIC_NAMES}
+
 DEFAULT_TOKENIZER = "13a"
 
 # sacreBLEU's choices by target language, as ISO 639-1 and 639-3 codes.
@@ -56,8 +64,13 @@ def translation_scores(
     lowercase: bool = False,
     tokenize: str | None = None,
     metrics: Iterable[str] = FAST_METRICS,
+    sources: Sequence[str] | None = None,
+    symbols: str = WORDS,
 ) -> Scores:
-    """Score the detokenized translations of a corpus.
+    """Score the detokenized translations, or other outputs, of a corpus.
+
+    sacreBLEU's metrics count lines. The error rates count sources: those that occur several times have the references
+    of all their lines, and the prediction of the first one.
 
     Args:
         predictions: N translations.
@@ -65,23 +78,69 @@ def translation_scores(
         lowercase: Ignore case, as TER and `lowercase_bleu` always do.
         tokenize: sacreBLEU tokenizer for BLEU: "13a" (mteval's, the default), "intl", "zh", "char", "none" (for
             tokenized text), ...
-        metrics: Keys of `METRIC_NAMES`.
+        metrics: Keys of `METRIC_NAMES` or `ERROR_RATES`: "wer", the share of sources whose prediction equals none of
+            their references (100 - accuracy), and "ser", the edits that turn predictions into their closest references
+            per symbol of these references.
+        sources: N sources, for the error rates; by default, all differ.
+        symbols: What "ser" counts: "character", "whitespace" (symbols between white space) or "smiles" (atoms, bonds).
 
     Returns:
-        Each metric by its key, 0..100 (TER can exceed 100; lower is better); its sacreBLEU signature, such as
-        `bleu_signature`; and `exact_match`, the percentage of predictions that equal one of their references, apart
-        from leading and trailing white space.
+        Each metric by its key, 0..100 (TER and SER can exceed 100; error rates and TER are better if lower); its
+        signature, such as `bleu_signature`; and `exact_match`, the percentage of predictions that equal one of their
+        references, apart from leading and trailing white space, or 100 - WER if there are error rates.
 
     Raises:
         ValueError: Predictions and references differ in length, are empty or contain non-strings (the message gives
             the row, counted from 0), or `tokenize` is unknown or cannot be used here.
     """
-    rows = _check_translations(predictions, references)
+    rows, metrics = _check_translations(predictions, references), list(metrics)
+    rates = [key for key in metrics if key in ERROR_RATES]
     scores: Scores = {}
-    for key, metric in _prepare(metrics, rows, lowercase, tokenize).items():
+    for key, metric in _prepare((key for key in metrics if key not in rates), rows, lowercase, tokenize).items():
         scores[key] = metric.corpus_score(predictions, None).score
         scores[f"{key}_signature"] = str(metric.get_signature())
+    if rates:
+        errors = _error_rates(predictions, rows, sources, symbols, lowercase)
+        own = {name: errors[name] for key in rates for name in (key, f"{key}_signature")}
+        return {**own, **scores, "exact_match": errors["exact_match"]}
     return {**scores, "exact_match": _exact_matches(predictions, rows, lowercase)}
+
+
+def top_k_accuracy(
+    hypotheses: Sequence[Sequence[str]],
+    references: References,
+    ks: Iterable[int],
+    sources: Sequence[str] | None = None,
+    symbols: str = WORDS,
+    lowercase: bool = False,
+) -> dict[str, float]:
+    """Return the percentage of sources with a reference among their best k hypotheses, as `top_1`, `top_3`, ...
+
+    Arguments are those of `translation_scores`, but with a list of hypotheses for each row, best first. Raises a
+    ValueError that gives the line, counted from 1, if one has fewer than k.
+    """
+    ks = sorted(set(ks))
+    for row, texts in enumerate(hypotheses):
+        if len(texts) < ks[-1]:
+            raise ValueError(f"line {row + 1} has {len(texts)} hypotheses, fewer than `top_k` {ks[-1]}")
+    rows = _check_translations([texts[0] for texts in hypotheses], references)
+    split = _splitter(symbols, lowercase)
+    ranks = []
+    for row, accepted in _by_source(rows, sources).items():
+        wanted = [*map(split, accepted)]
+        found = (rank for rank, text in enumerate(hypotheses[row], start=1) if split(text) in wanted)
+        ranks.append(next(found, ks[-1] + 1))
+    return {f"top_{k}": 100 * sum(rank <= k for rank in ranks) / len(ranks) for k in ks}
+
+
+def metrics_for(notation: Notation, chooser: str | None = None, final: bool = False) -> tuple[str, ...]:
+    """Return the metrics that suit targets of a notation, and the one that selects the best model.
+
+    After training (`final`), prose has all of `METRIC_NAMES`.
+    """
+    suitable = (METRIC_NAMES if final else FAST_METRICS) if notation.is_prose else ERROR_RATES
+    others = next((names for names in (ERROR_RATES, FAST_METRICS) if chooser in names), ())
+    return tuple(dict.fromkeys((*suitable, *others)))
 
 
 def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:
@@ -126,6 +185,12 @@ def bleu_fault(references: References, tokenize: str | None = None) -> str | Non
     return None
 
 
+def tested_metrics(entries: Mapping[str, Any], fast: bool = False) -> dict[str, str]:
+    """Return the names of the metrics of the test pairs among the results of a run, or of the fast ones."""
+    keys = (*ERROR_RATES, *FAST_METRICS) if fast else ALL_METRIC_NAMES
+    return {key: ALL_METRIC_NAMES[key] for key in keys if f"test_{key}" in entries}
+
+
 def _prepare(
     names: Iterable[str], rows: Sequence[Sequence[str]], lowercase: bool, tokenize: str | None
 ) -> dict[str, Metric]:
@@ -153,6 +218,47 @@ def _exact_matches(predictions: Sequence[str], rows: Sequence[Sequence[str]], lo
 
     pairs = zip(predictions, rows, strict=True)
     return 100 * sum(normalized(text) in map(normalized, row) for text, row in pairs) / len(predictions)
+
+
+def _error_rates(
+    predictions: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sources: Sequence[str] | None,
+    symbols: str,
+    lowercase: bool,
+) -> Scores:
+    """Return WER, SER, their signatures and the exact match of sources."""
+    symbols = SYMBOLS if symbols == PROSE else symbols
+    split, examples = _splitter(symbols, lowercase), _by_source(rows, sources)
+    closest = []
+    for row, accepted in examples.items():
+        prediction = split(predictions[row])
+        closest.append(min((Levenshtein.distance(prediction, text), len(text)) for text in map(split, accepted)))
+    edits, length = (sum(column) for column in zip(*closest, strict=True))
+    right = sum(not distance for distance, _ in closest)
+    counts = f"sources:{len(examples)}|refs:{sum(map(len, rows))}|case:{'lc' if lowercase else 'mixed'}"
+    return {
+        "wer": 100 * (len(closest) - right) / len(closest),
+        "wer_signature": counts,
+        "ser": 100 * edits / max(1, length),
+        "ser_signature": f"{counts}|symbols:{symbols}",
+        "exact_match": 100 * right / len(closest),
+    }
+
+
+def _by_source(rows: Sequence[Sequence[str]], sources: Sequence[str] | None) -> dict[int, list[str]]:
+    """Return the references of each source by the first row with that source."""
+    first, examples = dict[str, int](), dict[int, list[str]]()
+    for row, texts in enumerate(rows):
+        number = row if sources is None else first.setdefault(sources[row], row)
+        examples.setdefault(number, []).extend(texts)
+    return examples
+
+
+def _splitter(symbols: str, lowercase: bool) -> Callable[[str], Sequence[str]]:
+    """Return the function that splits a text, without outer white space, into symbols."""
+    split = split_into_symbols(symbols)
+    return lambda text: split(text.strip().lower() if lowercase else text.strip())
 
 
 def _check_translations(predictions: Sequence[str], references: References) -> list[list[str]]:

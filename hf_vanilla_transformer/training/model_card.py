@@ -23,10 +23,12 @@ from ..data.corpora import corpora_of
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
 from ..text.facts import inactive_rules
+from ..text.notation import SYMBOLS, WORDS
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
 from .evaluation import Results
-from .metrics import METRIC_NAMES
+from .metrics import ALL_METRIC_NAMES, tested_metrics
 from .synthetic import CORPORA_FILE
+from .wording import TRANSLATION, wording_of
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
 
@@ -40,7 +42,10 @@ NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 LANGUAGE_CODE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)?")
 
 # The Hub's identifiers of the metrics.
-METRIC_TYPES = {"bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
+METRIC_TYPES = {"wer": "wer", "bleu": "bleu", "lowercase_bleu": "bleu", "chrf": "chrf", "chrfpp": "chrf", "ter": "ter"}
+
+# That of the symbol error rate, by what a symbol is: a phone, in most such texts, or a character.
+SER_TYPES = {SYMBOLS: "per", WORDS: "cer"}
 
 # Extensions beyond the paper; off unless set.
 EXTRAS = ("muon", "bpe_dropout", "augment", "rdrop_alpha", "ema_decay")
@@ -70,7 +75,7 @@ def write_model_card(
     template: str | Path = TEMPLATE,
 ) -> Path:
     """Write the model card, `README.md`, into `args.output_dir` from a Jinja template, and return its path."""
-    name = Path(args.output_dir).resolve().name
+    name, words = Path(args.output_dir).resolve().name, wording_of(results.entries)
     directions = results.entries["directions"]
     codes = [language for language in dict.fromkeys(chain(*directions)) if LANGUAGE_CODE.fullmatch(language)]
     data = data_args.description
@@ -83,8 +88,8 @@ def write_model_card(
     card_data = ModelCardData(
         language=codes or None,
         library_name="transformers",
-        pipeline_tag="translation",
-        tags=["vanilla_transformer", "attention-is-all-you-need"],
+        pipeline_tag=words.pipeline,
+        tags=["vanilla_transformer", "attention-is-all-you-need", *([] if words is TRANSLATION else [words.task])],
         datasets=[data_args.dataset_name] if data_args.dataset_name else None,
         model_name=name,
         eval_results=None if results.translations is None else _eval_results(data_args, results.entries),
@@ -98,13 +103,15 @@ def write_model_card(
         direction=", ".join(" to ".join(pair) for pair in directions),
         languages=results.entries.get("sample_languages"),
         tested=scored_directions(results.entries),
-        samples=[sample.lines() for sample in samples],
+        samples=[sample.lines(words.output) for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it contains.
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
         rules_on=[name for name, rule in results.entries.get("text_rules", {}).items() if rule["is_on"]],
         rules_off=inactive_rules(results.entries.get("text_rules", {})),
-        metric_names=METRIC_NAMES,
+        words=words,
+        metric_names=tested_metrics(results.entries),
+        direction_metrics=tested_metrics(results.entries, fast=True),
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,
         hyperparameters=_hyperparameters(args, data_args.links),
@@ -132,7 +139,7 @@ def add_spread(card: str | Path, runs: Sequence[Mapping[str, Any]]) -> None:
         ValueError: The card has no section `## Training`.
     """
     table = f"| on the test pairs | mean of {len(runs)} runs | lowest | highest |\n|---|---:|---:|---:|\n"
-    for key, name in {**METRIC_NAMES, "exact_match": "exact match, %"}.items():
+    for key, name in {**ALL_METRIC_NAMES, "exact_match": "exact match, %"}.items():
         scores = [run[f"test_{key}"] for run in runs if f"test_{key}" in run]
         if len(scores) == len(runs):
             table += f"| {name} | {mean(scores):.2f} | {min(scores):.2f} | {max(scores):.2f} |\n"
@@ -191,7 +198,7 @@ def _eval_results(data_args: DataArguments, entries: dict[str, Any]) -> list[Eva
     data, dataset = data_args.description, _test_dataset(data_args)
     return [
         EvalResult(
-            task_type="translation",
+            task_type=wording_of(entries).task,
             dataset_type=dataset or NOT_IN_NAMES.sub("-", data).strip("-"),
             dataset_name=dataset or data,
             dataset_config=data_args.dataset_config_name,
@@ -206,9 +213,10 @@ def _eval_results(data_args: DataArguments, entries: dict[str, Any]) -> list[Eva
 
 def _metrics(entries: dict[str, Any]) -> list[tuple[str, str, float]]:
     """Return type, name and value of each metric."""
+    types = METRIC_TYPES | {"ser": SER_TYPES.get(entries.get("target_notation", ""), "ser")}
     return [
-        (metric, f"{key} ({entries[f'test_{key}_signature']})", round(entries[f"test_{key}"], 2))
-        for key, metric in METRIC_TYPES.items()
+        (types[key], f"{key} ({entries[f'test_{key}_signature']})", round(entries[f"test_{key}"], 2))
+        for key in tested_metrics(entries)
     ]
 
 

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from ..options import Fraction, NotNegative, NotNegativeFloat, NumBeams, Positive, PositiveFloat, option
 
+# Metrics that are better if lower.
+LOWER_IS_BETTER = frozenset(("wer", "ser", "ter", "loss"))
+
 # `metric_for_best_model` until the validation text determines it.
 AUTO_METRIC = "auto"
 
@@ -159,9 +162,10 @@ class TrainingOptions:
     )
     metric_for_best_model: str | None = option(
         AUTO_METRIC,
-        "Metric that selects the best model: auto (default: bleu if it suits the validation targets, else "
-        "chrf; loss if neither is computed), bleu, chrf, exact_match or loss. Ties are broken by chrf, "
-        "exact_match and bleu, or by loss if all are 0.",
+        "Metric that selects the best model: auto (default: wer if targets are words, symbols or SMILES; bleu if it "
+        "suits the validation targets, else chrf; loss if none is computed), bleu, chrf, exact_match, wer (share of "
+        "sources without a right output), ser (errors per symbol) or loss. Ties are broken by chrf, ser, exact_match "
+        "and bleu, or by loss if nothing is right.",
     )
     bleu_tokenize: str | None = option(
         None,

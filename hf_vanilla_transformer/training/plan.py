@@ -11,8 +11,8 @@ from ..presets import AUTO_PRESET, get_preset
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields
 from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
-from .metrics import bleu_fault, usable_tokenizer
-from .options import AUTO_METRIC
+from .metrics import bleu_fault, metrics_for, usable_tokenizer
+from .options import AUTO_METRIC, LOWER_IS_BETTER
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
 
@@ -106,15 +106,22 @@ def possible_schedule(args: VanillaTransformerTrainingArguments, text: TextSplit
 
 
 def suitable_metrics(args: VanillaTransformerTrainingArguments, text: TextSplits) -> tuple[dict[str, Any], str | None]:
-    """Return BLEU's tokenizer, the metric of the best model, if it was not given, and why BLEU says little, if so."""
+    """Return BLEU's tokenizer, the metric of the best model, if it was not given, and why BLEU says little, if so.
+
+    Targets that are no prose have no BLEU, unless it was given.
+    """
     tokenize = bleu_tokenizer(args, text)
     chosen: dict[str, Any] = {"bleu_tokenize": tokenize}
     if text.validation is None:
         return chosen, None
-    fault = bleu_fault(text.validation["target"][:], tokenize)
-    if args.metric_for_best_model == AUTO_METRIC:
-        metric = "loss" if not args.predict_with_generate else "chrf" if fault else "bleu"
-        chosen |= {"metric_for_best_model": metric, "greater_is_better": metric != "loss"}
+    has_bleu = "bleu" in metrics_for(text.target_notation, args.metric_for_best_model)
+    fault = bleu_fault(text.validation["target"][:], tokenize) if has_bleu else None
+    metric = args.metric_for_best_model
+    if metric == AUTO_METRIC:
+        suitable = "wer" if not has_bleu else "chrf" if fault else "bleu"
+        metric = suitable if args.predict_with_generate else "loss"
+    # Also for a metric that replaced another in a copy of the arguments.
+    chosen |= {"metric_for_best_model": metric, "greater_is_better": metric not in LOWER_IS_BETTER}
     return chosen, fault
 
 

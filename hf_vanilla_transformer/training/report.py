@@ -26,7 +26,7 @@ from ..text.facts import inactive_rules
 from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import METRICS
 from .evaluation import Results
-from .metrics import FAST_METRICS, METRIC_NAMES
+from .metrics import ALL_METRIC_NAMES, ERROR_RATES, tested_metrics
 from .model_card import scored_directions, write_eval_results, write_model_card
 from .run_folder import save_final
 from .setup import Experiment
@@ -34,6 +34,7 @@ from .text_facts import long_targets
 from .text_splits import part_numbers
 from .tokenizer import vocabulary_sizes
 from .trainer import VanillaTransformerTrainer
+from .wording import wording_of
 
 logger = logging.get_logger(__name__)
 
@@ -41,7 +42,7 @@ logger = logging.get_logger(__name__)
 GOOD_WARMUP = 0.25
 
 # Display names of the metrics that can select a model, by key.
-CHOOSING_METRICS = {**METRIC_NAMES, "exact_match": "exact match", "loss": "loss"}
+CHOOSING_METRICS = {**ALL_METRIC_NAMES, "exact_match": "exact match", "loss": "loss"}
 
 # Maximum characters of a sentence in the summary.
 SHOWN_WIDTH = 40
@@ -144,11 +145,14 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
 
 def _metric_lines(experiment: Experiment) -> list[str]:
     """State which metric selects the best model, and why BLEU is unsuitable, if so."""
+    notation = experiment.text.target_notation
     args, fault = experiment.plan.args, experiment.plan.bleu_fault
     if experiment.text.validation is None:
         return []
     key = str(args.metric_for_best_model)
     name = CHOOSING_METRICS[key] + (f" ({args.bleu_tokenize})" if key == "bleu" and args.bleu_tokenize else "")
+    if key in ERROR_RATES and not notation.is_prose:
+        return [f"best model   by {name} on the validation pairs; targets have {notation.reason}"]
     if not fault or key == "loss":
         return [f"best model   by {name} on the validation pairs"]
     if key == "bleu":
@@ -170,18 +174,19 @@ def warmup_advice(args: VanillaTransformerTrainingArguments, d_model: int, warmu
 
 def end_summary(results: Results, output_dir: str) -> str:
     """Describe a finished run in one screen: sample translations, scores, time, folder."""
-    entries = results.entries
-    lines = [f"translations of {entries['sample_split']} pairs", ""] if results.samples else []
+    entries, output = results.entries, wording_of(results.entries).output
+    lines = [f"{output}s of {entries['sample_split']} pairs", ""] if results.samples else []
     for sample in results.samples:
-        lines += [f"{name:<12} {text}" for name, text in sample.lines().items()] + [""]
+        lines += [f"{name:<12} {text}" for name, text in sample.lines(output).items()] + [""]
     if results.translations is not None:
-        for key, name in METRIC_NAMES.items():
+        main_metrics = tested_metrics(entries, fast=True)
+        for key, name in tested_metrics(entries).items():
             lines.append(f"test {name:<17} {entries[f'test_{key}']:7.2f}  {entries[f'test_{key}_signature']}")
         lines.append(f"test {'exact match':<17} {entries['test_exact_match']:7.2f}  %")
         for name in scored_directions(entries):
-            scores = (f"{entries[f'test_{key}_{name}']:.2f} {METRIC_NAMES[key]}" for key in FAST_METRICS)
+            scores = (f"{entries[f'test_{key}_{name}']:.2f} {title}" for key, title in main_metrics.items())
             lines.append(f"  {name:<20} {', '.join(scores)}")
-        lines.append("             of translations by `vanilla-transformer translate` with its defaults")
+        lines.append(f"             of {output}s by `vanilla-transformer translate` with its defaults")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
     lines += rule_lines(entries.get("text_rules", {}))
@@ -229,13 +234,14 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
     folder = Path(trainer.args.output_dir)
     with _warn_on_failure("training_curve.png"):
         config: Any = results.model.config
+        default = "wer" if "target_notation" in results.entries else "bleu"
         plot_training_curve(
             trainer.state.log_history,
             folder / "training_curve.png",
             label_smoothing=trainer.args.label_smoothing_factor or 0.0,
             dropout=getattr(config, "dropout", 0.0),
             vocab_size=vocabulary_sizes(experiment.tokenizer)[1],
-            metric=metric if (metric := trainer.args.metric_for_best_model) in METRICS else "bleu",
+            metric=metric if (metric := trainer.args.metric_for_best_model) in METRICS else default,
         )
     for sample in results.samples[:1]:
         with _warn_on_failure("attention.png"):

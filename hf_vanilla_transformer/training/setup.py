@@ -262,7 +262,7 @@ def make_trainer(
         order = np.argsort(token_lengths(ids.validation)[0], kind="stable")
         validation = ids.validation.select(order)
         if args.predict_with_generate:
-            scorer = corpus_scorer(tokenizer, text, text.validation.select(order), args.bleu_tokenize)
+            scorer = corpus_scorer(tokenizer, text, text.validation.select(order), args)
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(early_stopping_patience=args.early_stopping_patience))
     if isinstance(ids.train, datasets.Dataset):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import datasets
@@ -15,6 +16,7 @@ from ..data.reading import PART_COLUMN
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
 from ..errors import DataError
+from ..text.notation import SAMPLE, Notation, find_notation
 from ..text.protection import Link
 from .arguments import VanillaTransformerTrainingArguments
 
@@ -51,6 +53,14 @@ class TextSplits:
     def has_several_directions(self) -> bool:
         """Whether there are several directions to train or evaluate, in which case all are known."""
         return len({part.direction for part in self.parts}) > 1
+
+    @cached_property
+    def target_notation(self) -> Notation:
+        """How the targets are written, by training pairs that stand for all; for a stream, by its first ones."""
+        train = self.train
+        if isinstance(train, datasets.Dataset):
+            return find_notation(train.select(range(0, len(train), -(-len(train) // SAMPLE)))["target"])
+        return find_notation(pair["target"] for pair in train.take(SAMPLE))
 
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[tuple[str | None, str | None], np.ndarray]:
         numbers = part_numbers(pairs)

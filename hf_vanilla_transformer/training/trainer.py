@@ -367,7 +367,7 @@ class VanillaTransformerTrainer(OptimizerTrainer):
             if not self._warned_of_tie:
                 logger.warning(
                     f"step {self.state.global_step}: {name} is {value:g} as before and cannot tell which model is "
-                    "better; chrF, exact match and, if all are 0, the loss break ties"
+                    "better; chrF, SER, exact match and, if nothing is right, the loss break ties"
                 )
             self._warned_of_tie = True
             # Makes an equal value count as better.

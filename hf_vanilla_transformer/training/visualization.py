@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
+from .options import LOWER_IS_BETTER
+
 try:
     from matplotlib import font_manager
     from matplotlib.axes import Axes
@@ -48,7 +50,9 @@ _DPI = 150
 MAX_TOKENS = 60
 # Inches: longest side of all panels of an attention figure together, and the size of a token's cell below that.
 _MAX_SIDE, _CELL = 24.0, 0.3
-SCORE_LABELS = {"bleu": "BLEU", "chrf": "chrF2", "exact_match": "exact match, %"}
+SCORE_LABELS = {
+    "bleu": "BLEU", "chrf": "chrF2", "exact_match": "exact match, %", "wer": "WER, %", "ser": "SER, %",
+}  # fmt: skip  # a table
 # Most characters of a token to draw; control characters, which would break the line or appear as boxes.
 _LABEL_LENGTH = 24
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -213,7 +217,7 @@ def plot_training_curve(
         label_smoothing: Label smoothing of the training loss.
         dropout: Dropout during training.
         vocab_size: Number of target tokens, over which labels are smoothed; None for no dotted line.
-        metric: The score: "bleu", "chrf" or "exact_match".
+        metric: The score: "bleu", "chrf", "exact_match", "wer" or "ser".
 
     Returns:
         The figure.
@@ -245,7 +249,8 @@ def plot_training_curve(
     panels["loss"].set_ylabel("loss, nats per token")
     panels["loss"].legend(frameon=False)
     if axes := panels.get(score):
-        draw_curve(axes, series[score], "validation", best=np.nanargmax, color="tab:green", **dots)
+        best = np.nanargmin if metric in LOWER_IS_BETTER else np.nanargmax
+        draw_curve(axes, series[score], "validation", best=best, color="tab:green", **dots)
         axes.set_ylabel(SCORE_LABELS[metric])
         axes.legend(frameon=False)
     if axes := panels.get("learning_rate"):
