@@ -84,8 +84,9 @@ def add_arguments(parser: OneLineParser) -> None:
         "--metrics",
         nargs="+",
         choices=METRICS,
-        help="Scores besides exact match (default: all but the error rates, which are added if references are words, "
-        "symbols or SMILES). wer: share of sources whose output equals none of their references; ser: errors per "
+        metavar="METRIC",
+        help=f"Scores besides exact match, of {', '.join(METRICS)} (default: all but the last two, which are added if "
+        "references are words, symbols or SMILES). wer: share of sources whose output equals none of their references; ser: errors per "
         "symbol (phone, character or atom). Both are in percent and count a repeated source once.",
     )
     scoring.add_argument(
@@ -129,7 +130,7 @@ def run(arguments: Namespace) -> None:
 
 def _check(arguments: Namespace) -> None:
     if bool(arguments.references) + bool(arguments.sets) + bool(arguments.pairs) != 1:
-        raise ValueError("give either `references` or `sets` or `pairs`")
+        raise ValueError("give one of `references`, `sets` and `pairs`")
     if bool(arguments.sets) != bool(arguments.langpair):
         raise ValueError("`sets` and `langpair` belong together: --sets multi30k/2016 --langpair en-de")
     for name in ("sets", "pairs"):

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .checkpoints import average_checkpoints, last_checkpoints, newest_checkpoint
     from .distillation import distill
     from .experiment import train_translation
-    from .metrics import translation_scores
+    from .metrics import top_k_accuracy, translation_scores
     from .trainer import VanillaTransformerTrainer
 
 # Imported on first use: scores and averages need neither accelerate nor the seconds that `Trainer` takes to import.
@@ -21,6 +21,7 @@ _MODULES = {
     "last_checkpoints": "checkpoints",
     "newest_checkpoint": "checkpoints",
     "peak_learning_rate": "arguments",
+    "top_k_accuracy": "metrics",
     "train_translation": "experiment",
     "translation_scores": "metrics",
 }
@@ -41,6 +42,7 @@ __all__ = [
     "last_checkpoints",
     "newest_checkpoint",
     "peak_learning_rate",
+    "top_k_accuracy",
     "train_translation",
     "translation_scores",
 ]

@@ -21,8 +21,6 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
-from .options import LOWER_IS_BETTER
-
 try:
     from matplotlib import font_manager
     from matplotlib.axes import Axes
@@ -53,6 +51,7 @@ _MAX_SIDE, _CELL = 24.0, 0.3
 SCORE_LABELS = {
     "bleu": "BLEU", "chrf": "chrF2", "exact_match": "exact match, %", "wer": "WER, %", "ser": "SER, %",
 }  # fmt: skip  # a table
+_ERROR_RATES = ("wer", "ser")
 # Most characters of a token to draw; control characters, which would break the line or appear as boxes.
 _LABEL_LENGTH = 24
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -249,7 +248,7 @@ def plot_training_curve(
     panels["loss"].set_ylabel("loss, nats per token")
     panels["loss"].legend(frameon=False)
     if axes := panels.get(score):
-        best = np.nanargmin if metric in LOWER_IS_BETTER else np.nanargmax
+        best = np.nanargmin if metric in _ERROR_RATES else np.nanargmax
         draw_curve(axes, series[score], "validation", best=best, color="tab:green", **dots)
         axes.set_ylabel(SCORE_LABELS[metric])
         axes.legend(frameon=False)

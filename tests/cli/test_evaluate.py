@@ -6,8 +6,10 @@ from functools import partial
 import pytest
 import sacrebleu
 
+from hf_vanilla_transformer.cli.evaluate import METRICS
 from hf_vanilla_transformer.cli.main import main
-from parallel_text import write_lines
+from hf_vanilla_transformer.training.metrics import ALL_METRIC_NAMES
+from parallel_text import tsv, write, write_lines
 from tables import looped
 
 REFERENCES = ["A man sleeps in a green room .", "Two dogs run over the\u0085grass .", "¿ Dónde está el niño ?"]
@@ -121,14 +123,14 @@ class TestSeveralSystems:
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
             (["--sources", "-"], "standard input (-) is given twice but can be read only once; use a file instead"),
-            (["--sets", "wmt14", "--langpair", "en-de"], "give either --references or --sets"),
+            (["--sets", "wmt14", "--langpair", "en-de"], "give one of --references, --sets and --pairs"),
         ],
     )  # fmt: skip  # a table
     def test_options_that_miss_others(self, references, fail, options, message):
         assert message in fail("--predictions", references, "--references", "-", *options)
 
     def test_other_faults(self, tmp_path, references, systems, fail):
-        assert "give either --references or --sets" in fail("--predictions", references)
+        assert "give one of --references, --sets and --pairs" in fail("--predictions", references)
         assert f"--predictions lists {references} twice" in fail(
             "--predictions", references, references, "--references", references
         )
@@ -137,6 +139,74 @@ class TestSeveralSystems:
         assert f"{short} has 1 lines but {references} has 3" in message
         message = fail("--predictions", systems[0], "--references", references, "--sources", short)
         assert f"{systems[0]} has 3 lines but {short} has 1" in message
+
+
+class TestPairs:
+    PAIRS = (("live", "L AY V"), ("read", "R EH D"), ("live", "L IH V"), ("tear", "T EH R"))
+
+    @pytest.fixture
+    def pairs(self, tmp_path):
+        return write(tmp_path / "test.tsv", tsv(self.PAIRS))
+
+    @pytest.fixture
+    def lists(self, tmp_path):
+        """N-best lists: live and read are right at the second rank, tear at the first."""
+        ranked = [("X", "L IH V"), ("Y", "R EH D"), ("X", "L IH V"), ("T EH R", "T IH R")]
+        records = [{"hypotheses": [{"text": text, "score": 0.0} for text in texts]} for texts in ranked]
+        return write_lines(tmp_path / "lists.jsonl", map(json.dumps, records))
+
+    def test_a_repeated_source_has_several_references(self, tmp_path, capsys, pairs):
+        predictions = write_lines(tmp_path / "test.hyp", ["L IH V", "R EH D", "X", "T"])
+        options = ("--predictions", predictions, "--metrics", "wer", "ser", "--symbols", "whitespace")
+        printed = run(capsys, *options, "--pairs", pairs, "--json", tmp_path / "scores.json")
+        assert [row.split() for row in printed.splitlines()] == [
+            ["WER", "33.33", "sources:3|refs:4|case:mixed"],
+            ["SER", "22.22", "sources:3|refs:4|case:mixed|symbols:whitespace"],
+            "exact match 66.67 % of 3 sources".split(),
+        ]
+        scores = json.loads((tmp_path / "scores.json").read_text())
+        assert scores["wer"] == pytest.approx(100 / 3) and scores["segments"] == 4 and "bleu" not in scores
+        sources = write_lines(tmp_path / "sources", [source for source, _ in self.PAIRS])
+        references = write_lines(tmp_path / "references", [target for _, target in self.PAIRS])
+        assert run(capsys, *options, "--references", references, "--sources", sources) == printed
+        # Line by line without sources.
+        assert "WER          75.00  sources:4|refs:4" in run(capsys, *options, "--references", references)
+
+    def test_named_columns(self, tmp_path, capsys, fail):
+        pairs = write(tmp_path / "named.csv", "word,phones\na,EY\n")
+        options = ("--predictions", write_lines(tmp_path / "x", ["EY"]), "--metrics", "wer", "--pairs", pairs)
+        assert "--source_column" in fail(*options)
+        assert "WER            0.00" in run(capsys, *options, "--source_column", "word", "--target_column", "phones")
+
+    def test_words_have_error_rates_by_default(self, tmp_path, capsys):
+        words = write_lines(tmp_path / "words", [f"{chr(97 + i % 26)}{chr(97 + i // 26)}ta" for i in range(120)])
+        printed = run(capsys, "--predictions", words, "--references", words)
+        assert printed.startswith("WER ") and "symbols:character" in printed and "\nBLEU " in printed
+        assert "rely on WER and SER" in printed
+
+    def test_top_k(self, tmp_path, capsys, pairs, lists):
+        options = ("--predictions", lists, "--pairs", pairs, "--metrics", "wer", "--top_k", "2", "1")
+        printed = run(capsys, *options, "--json", tmp_path / "scores.json")
+        assert [row.split() for row in printed.splitlines()[2:]] == [
+            "top 1 33.33 % of 3 sources".split(), "top 2 100.00 % of 3 sources".split()
+        ]  # fmt: skip  # a table
+        scores = json.loads((tmp_path / "scores.json").read_text())
+        assert (scores["top_1"], scores["top_2"], scores["wer"]) == pytest.approx((100 / 3, 100, 200 / 3))
+
+    def test_faults(self, tmp_path, pairs, lists, fail):
+        both = ("--predictions", lists, "--pairs", pairs)
+        assert f"{lists}, line 1 has 2 hypotheses, fewer than --top_k 3" in fail(*both, "--top_k", "1", "3")
+        assert "--top_k is 0; it must be positive" in fail(*both, "--top_k", "0")
+        other = write_lines(tmp_path / "other.jsonl", ['{"text": "a"}'])
+        message = fail("--predictions", other, "--pairs", pairs, "--top_k", "1")
+        assert f"{other}, line 1: no hypotheses; write them by translate" in message
+        assert "--pairs includes the sources; leave --sources out" in fail(*both, "--sources", lists)
+        assert "give one of --references, --sets and --pairs" in fail(*both, "--references", lists)
+        short = write_lines(tmp_path / "short", ["a"])
+        assert f"{short} has 1 lines but {pairs} has 4" in fail("--predictions", short, "--pairs", pairs)
+
+    def test_every_metric_is_an_option(self):
+        assert set(METRICS) == set(ALL_METRIC_NAMES)
 
 
 class TestPublicSets:

@@ -14,14 +14,14 @@ from trainers import EVALUATING, SAVING, At, Killed, edited_state, id_pairs, kil
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def trainer_with(folder, *evaluations, **options):
-    """A trainer whose evaluations return the given BLEU, chrF and exact match."""
+def trainer_with(folder, *evaluations, names=("bleu", "chrf", "exact_match"), **options):
+    """A trainer whose evaluations return the given scores; the first one decides."""
     scores = iter(evaluations)
 
     def scorer(prediction):
-        return dict(zip(("bleu", "chrf", "exact_match"), next(scores), strict=True))
+        return dict(zip(names, next(scores), strict=True))
 
-    options = {**EVALUATING, "metric_for_best_model": "bleu", "max_steps": 2 * len(evaluations), **options}
+    options = {**EVALUATING, "metric_for_best_model": names[0], "max_steps": 2 * len(evaluations), **options}
     options = {"load_best_model_at_end": True, "eval_dataset": id_pairs(8), **options}
     return trainer_of(folder, trainable_model(dropout=0.0), compute_metrics=scorer, **options)
 
@@ -84,6 +84,22 @@ class TestTies:
         losses = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
         assert len(losses) == 3 and trainer.state.best_global_step == min(losses, key=losses.get)
         assert (trainer.state.best_global_step == 6) == (rate > 0)
+
+    @pytest.mark.parametrize(
+        ("evaluations", "best"),
+        [
+            ([(90, 50), (80, 60), (85, 10)], 4),
+            ([(90, 50), (90, 40), (90, 45)], 4),
+            ([(90, 50), (90, 50), (95, 40)], 2),
+            # Nothing is right, as before the first outputs.
+            ([(100, 100), (100, 100), (100, 100)], 6),
+        ],
+    )
+    def test_error_rates_are_better_if_lower(self, tmp_path, evaluations, best):
+        options = {"learning_rate": 0.01, "lr_scheduler_type": "constant"}
+        trainer = trainer_with(tmp_path, *evaluations, names=("wer", "ser"), **options)
+        trainer.train()
+        assert trainer.state.best_global_step == best
 
     def test_one_line_says_so(self, tmp_path, caplog):
         trainer_with(tmp_path, (0, 10, 0), (0, 20, 0), (0, 30, 0)).train()

@@ -65,6 +65,10 @@ class TestChoice:
             ("auto", {"bleu": 2.0}, {"chrf": 9.0, "bleu": 1.0}, "averaged"),
             ("bleu", {"chrf": 9.0}, {"chrf": 2.0}, "trained"),
             ("bleu", {"exact_match": 9.0}, {"exact_match": 2.0}, "trained"),
+            ("wer", {"wer": 9.0}, {"wer": 10.0}, "trained"),
+            ("wer", {"wer": 9.0, "ser": 3.0}, {"wer": 9.0, "ser": 2.0}, "averaged"),
+            ("wer", {"wer": 9.0, "ser": 2.0}, {"wer": 9.0, "ser": 3.0}, "trained"),
+            ("ser", {"wer": 9.0, "ser": 2.0}, {"ser": 2.5}, "trained"),
         ],
     )
     def test_the_better_one_on_validation(self, finished, monkeypatch, metric, trained, averaged, chosen):

@@ -1,5 +1,6 @@
 """Whole experiments, from text files to a folder with model, results and card; resuming."""
 
+import itertools
 import json
 import math
 import sys
@@ -60,6 +61,27 @@ class TestRuns:
         outputs = [row[0].text for row in translate(model, tokenizer, [source for source, _ in pairs])]
         matches = sum(output == target for output, (_, target) in zip(outputs, pairs, strict=True))
         assert results["test_exact_match"] == pytest.approx(100 * matches / 9)
+
+    def test_of_symbols(self, tmp_path, capsys):
+        """Of several references, which outputs may equal."""
+        words = ["".join(letters) for letters in itertools.product("abcdef", repeat=3)]
+        pairs = [(word, " ".join(word.upper())) for word in words]
+        splits = {"train": pairs[:160], "validation": pairs[160:170] + [(pairs[160][0], "A B")], "test": pairs[170:]}
+        files = {f"{split}_file": write(tmp_path / f"{split}.tsv", tsv(rows)) for split, rows in splits.items()}
+        columns = {"source_column": "0", "target_column": "1"}
+        results = train(tmp_path / "model", **files, **columns)
+        printed = capsys.readouterr().out
+        assert "best model   by WER on the validation pairs; targets have 6 symbols separated by spaces" in printed
+        assert results["best_checkpoint_metric"] == "wer" and results["target_notation"] == "whitespace"
+        for scores in ("validation_trained_", "validation_averaged_", "test_"):
+            assert results[f"{scores}exact_match"] == pytest.approx(100 - results[f"{scores}wer"])
+            assert f"{scores}ser" in results and f"{scores}bleu" not in results
+        assert results["test_wer_signature"] == f"sources:{len(words) - 170}|refs:{len(words) - 170}|case:mixed"
+        assert [step for step, _ in history(tmp_path / "model", "eval_ser")] and "translations of" not in printed
+        state = json.loads((tmp_path / "model" / "trainer_state.json").read_text())
+        assert state["best_metric"] == min(value for _, value in history(tmp_path / "model", "eval_wer"))
+        card = (tmp_path / "model" / "README.md").read_text()
+        assert "| WER |" in card and "pipeline_tag: text-generation" in card and "BLEU" not in card
 
     @pytest.mark.slow
     def test_marian(self, tmp_path, files):

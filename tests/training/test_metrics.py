@@ -5,11 +5,14 @@ from urllib.error import HTTPError, URLError
 import pytest
 from sacrebleu.metrics import BLEU, CHRF, TER
 
+from hf_vanilla_transformer.text.notation import PROSE, SMILES, SYMBOLS, WORDS, Notation
 from hf_vanilla_transformer.training.metrics import (
     METRIC_NAMES,
     bleu_fault,
     check_tokenizer,
     language_tokenizer,
+    metrics_for,
+    top_k_accuracy,
     translation_scores,
 )
 from tables import looped
@@ -48,6 +51,70 @@ def test_every_metric_is_that_of_sacrebleu():
 
 def test_exact_match_is_a_percentage_that_leaves_out_outer_white_space():
     assert translation_scores(["CCO ", "C C", "N", "O"], ["CCO", "CC", "N", "N"])["exact_match"] == 50
+
+
+SOURCES = ["live", "read", "live", "tear"]
+PHONES = ["L AY V", "R EH D", "L IH V", "T EH R"]
+
+
+class TestErrorRates:
+    @looped(
+        ("predictions", "wer", "ser"),
+        [
+            (PHONES, 0, 0),
+            # The output of a repeated source counts once, with either pronunciation.
+            (["L IH V", "R EH D", "X", "T EH R"], 0, 0),
+            # Of live, read and tear, one is wrong, by two of nine phones.
+            (["L AY V D D", "R EH D", "L AY V", "T EH R"], 100 / 3, 200 / 9),
+            ([" L  IH V ", "R EH D", "", "T EH R"], 0, 0),
+            (["", "", "", ""], 100, 100),
+        ],
+    )
+    def test_count_sources(self, predictions, wer, ser):
+        metrics = {"metrics": ["wer", "ser"], "sources": SOURCES, "symbols": SYMBOLS}
+        scores = translation_scores(predictions, PHONES, **metrics)
+        assert [scores[key] for key in ("wer", "ser", "exact_match")] == pytest.approx([wer, ser, 100 - wer])
+        assert scores["ser_signature"] == "sources:3|refs:4|case:mixed|symbols:whitespace"
+
+    def test_count_lines_without_sources(self):
+        scores = translation_scores(["L IH V", *PHONES[1:]], PHONES, metrics=["wer"], symbols=SYMBOLS)
+        assert scores == {"wer": 25, "wer_signature": "sources:4|refs:4|case:mixed", "exact_match": 75}
+
+    @looped(
+        ("symbols", "ser"),
+        # A chlorine is one atom of five symbols, two of six characters, in the only word.
+        [(SMILES, 20), (WORDS, 100 / 3), (SYMBOLS, 100), (PROSE, 100)],
+    )
+    def test_symbols(self, symbols, ser):
+        assert translation_scores(["CC(N)"], ["CC(Cl)"], metrics=["ser"], symbols=symbols)["ser"] == pytest.approx(ser)
+
+    def test_the_closest_reference(self):
+        scores = translation_scores(["katze"], [["hunde", "katzen"]], metrics=["ser"], lowercase=True)
+        assert scores["ser"] == pytest.approx(100 / 6) and "case:lc" in scores["ser_signature"]
+
+    def test_lines_decide_the_metrics_of_sacrebleu(self):
+        metrics = {"metrics": ["bleu", "wer"], "sources": SOURCES, "symbols": SYMBOLS}
+        scores = translation_scores(PHONES, PHONES[::-1], **metrics)
+        assert scores["bleu"] == translation_scores(PHONES, PHONES[::-1])["bleu"]
+
+    def test_of_each_notation(self):
+        prose, words = Notation(PROSE, ""), Notation(WORDS, "")
+        assert metrics_for(prose) == ("bleu", "chrf") == metrics_for(prose, "exact_match")
+        assert metrics_for(prose, final=True) == tuple(METRIC_NAMES)
+        assert metrics_for(words) == ("wer", "ser") == metrics_for(words, "loss", final=True)
+        assert metrics_for(prose, "ser") == ("bleu", "chrf", "wer", "ser")
+        assert metrics_for(words, "bleu") == ("wer", "ser", "bleu", "chrf")
+
+
+class TestTopK:
+    def test_counts_sources(self):
+        hypotheses = [["X", "L IH V"], ["R EH D", "Y"], ["L AY V", "L IH V"], ["Z", "Y"]]
+        scores = top_k_accuracy(hypotheses, PHONES, [2, 1, 2], sources=SOURCES, symbols=SYMBOLS)
+        assert scores == pytest.approx({"top_1": 100 / 3, "top_2": 200 / 3})
+
+    def test_lists_that_are_too_short(self):
+        with pytest.raises(ValueError, match="line 2 has 1 hypotheses, fewer than `top_k` 2"):
+            top_k_accuracy([["a", "b"], ["c"]], ["a", "c"], [1, 2])
 
 
 @looped(

@@ -214,6 +214,41 @@ class TestOnTheHub:
             assert row in card.text.splitlines()
 
 
+class TestOfSequences:
+    """Targets that are words, symbols or SMILES."""
+
+    @looped(("notation", "ser"), [("whitespace", "per"), ("character", "cer"), ("smiles", "ser")])
+    def test_no_word_of_translation(self, tmp_path, notation, ser):
+        scores = {"wer": 30.0, "wer_signature": "sources:9", "ser": 8.0, "ser_signature": "x", "exact_match": 70.0}
+        entries = {**FACTS, **{f"test_{name}": value for name, value in scores.items()}, "target_notation": notation}
+        entries |= {"sample_split": "test", "directions": [("en", "phones")]}
+        _, data_args, args = arguments(tmp_path / notation, train_file="train.tsv")
+        (tmp_path / notation).mkdir()
+        results = Results(entries, None, [Sample("cat", "K AE T", "K AE D")], ["K AE D"])
+        card = ModelCard.load(write_model_card(results, data_args, args))
+        data = card.data
+        assert data.pipeline_tag == "text-generation" and "text2text-generation" in data.tags
+        assert [(each.task_type, each.metric_type, each.metric_value) for each in data.eval_results] == [
+            ("text2text-generation", "wer", 30.0), ("text2text-generation", ser, 8.0)
+        ]  # fmt: skip  # a table
+        assert "to map en to phones" in card.text and "output:      K AE D" in card.text
+        assert "| WER | 30.00 | `sources:9` |" in card.text and "BLEU" not in card.text
+        words = re.findall(r".*translat.*", str(card), re.IGNORECASE)
+        assert all("`vanilla-transformer translate`" in line for line in words)
+
+    def test_several_directions(self, tmp_path):
+        scores = {"wer": 30.0, "wer_signature": "sources:9", "ser": 8.0, "ser_signature": "x", "exact_match": 70.0}
+        entries = FACTS | {"sample_split": "test", "target_notation": "whitespace"}
+        for suffix in ("", "_en-ipa", "_de-ipa"):
+            entries |= {f"test_{name}{suffix}": value for name, value in scores.items()}
+        _, data_args, args = arguments(tmp_path / "model", train_file="train.tsv")
+        (tmp_path / "model").mkdir()
+        text = ModelCard.load(write_model_card(Results(entries, None, [], ["K"]), data_args, args)).text
+        assert (
+            "| direction | WER | SER | exact match |\n|---|---:|---:|---:|\n| en-ipa | 30.00 | 8.00 | 70.0 % |" in text
+        )
+
+
 class TestSpread:
     RUNS = tuple({f"test_{key}": value + seed for key, value in SCORES.items() if key in {*VALUES, "exact_match"}}
                  for seed in (0, 3))  # fmt: skip  # one expression

@@ -1,6 +1,7 @@
 """The report: summaries on the screen, and results that survive later failures."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,6 +156,20 @@ class TestEnd:
         assert rows[-1] == ["test", "exact", "match", "50.00", "%"] and len(rows) == len(METRIC_NAMES) + 1
         assert "training     1.5 minutes, 120 tokens per second" in text
         assert text.endswith("model        my-model (the averaged weights)")
+
+    def test_error_rates(self):
+        scores = {"test_wer": 30.0, "test_wer_signature": "sources:9", "test_ser": 8.0, "test_ser_signature": "x:1"}
+        scores |= {"test_exact_match": 70.0, "target_notation": "whitespace"}
+        results = results_of(test=False)
+        results = replace(results, entries=results.entries | scores, translations=["K AE T"])
+        text = report.end_summary(results, "my-model")
+        assert text.startswith("outputs of train pairs\n\nsource       w1 w2\nreference    w2 w1\noutput       w1\n")
+        rows = [line.split() for line in text.splitlines() if line.startswith("test ")]
+        assert rows == [
+            ["test", "WER", "30.00", "sources:9"], ["test", "SER", "8.00", "x:1"],
+            ["test", "exact", "match", "70.00", "%"],
+        ]  # fmt: skip  # a table
+        assert "translation" not in text and "BLEU" not in text
 
     def test_of_a_stream_without_test_pairs(self):
         text = report.end_summary(results_of(speed=None, test=False), "my-model")

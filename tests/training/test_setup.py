@@ -2,6 +2,7 @@
 
 import sys
 from importlib.util import find_spec
+from itertools import product
 
 import datasets
 import numpy as np
@@ -226,6 +227,26 @@ class TestSuitableMetrics:
         options = {"metric_for_best_model": "bleu", "bleu_tokenize": "intl"}
         assert self.chosen(tmp_path, ["cat", "dog"], "zh", **options) == ("bleu", "intl", True)
         assert self.chosen(tmp_path, ["cat"], "xx", metric_for_best_model="loss") == ("loss", "13a", False)
+
+    WORDS = tuple("".join(letters) for letters in product("abcde", repeat=3))
+    PHONES = tuple(" ".join(word.upper()) for word in WORDS)
+
+    @looped("targets", [WORDS, PHONES, [f"C{'C' * i}(=O)N" for i in range(120)]])
+    def test_words_symbols_and_molecules_have_error_rates(self, tmp_path, targets):
+        assert self.chosen(tmp_path, targets) == ("wer", "13a", False)
+        assert self.chosen(tmp_path, targets, predict_with_generate=False) == ("loss", "13a", False)
+        assert self.chosen(tmp_path, targets, metric_for_best_model="bleu") == ("bleu", "13a", True)
+
+    @looped("metric", ["wer", "ser"])
+    def test_error_rates_of_prose(self, tmp_path, metric):
+        assert self.chosen(tmp_path, ["A man sleeps here."], metric_for_best_model=metric) == (metric, "13a", False)
+        _, _, args = arguments(tmp_path, metric_for_best_model=metric)
+        assert args.greater_is_better is False
+
+    def test_a_stream_shows_its_notation(self):
+        pairs = datasets.Dataset.from_dict({"source": self.WORDS, "target": self.PHONES})
+        assert TextSplits(pairs.to_iterable_dataset()).target_notation.algorithm == "whitespace"
+        assert TextSplits(pairs).target_notation.algorithm == "whitespace"
 
     def test_nothing_is_generated(self, tmp_path):
         assert self.chosen(tmp_path, ["a b c d"], predict_with_generate=False) == ("loss", "13a", False)

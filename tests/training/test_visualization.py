@@ -122,6 +122,10 @@ def test_training_curve_of_another_score():
     _, axes, _ = panels(plot_training_curve(log, metric="chrf"))
     assert axes.get_ylabel() == "chrF2"
     assert axes.get_legend().get_texts()[0].get_text() == "validation (best 40 at step 20)"
+    log = [*LOG, {"step": 10, "eval_wer": 30.0}, {"step": 20, "eval_wer": 40.0}]
+    _, axes, _ = panels(plot_training_curve(log, metric="wer"))
+    assert axes.get_ylabel() == "WER, %"
+    assert axes.get_legend().get_texts()[0].get_text() == "validation (best 30 at step 10)"
 
 
 def test_training_curve_says_what_the_losses_are():
