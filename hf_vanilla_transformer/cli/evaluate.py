@@ -85,9 +85,10 @@ def add_arguments(parser: OneLineParser) -> None:
         nargs="+",
         choices=METRICS,
         metavar="METRIC",
-        help=f"Scores besides exact match, of {', '.join(METRICS)} (default: all but the last two, which are added if "
-        "references are words, symbols or SMILES). wer: share of sources whose output equals none of their references; ser: errors per "
-        "symbol (phone, character or atom). Both are in percent and count a repeated source once.",
+        help=f"Scores besides exact match, of {', '.join(METRICS)} (default: all but the last two, added if "
+        "references are words, symbols or SMILES). wer: share of sources whose output equals none of their "
+        "references; ser: errors per symbol (phone, character or atom). Both are in percent and count a repeated "
+        "source once.",
     )
     scoring.add_argument(
         "--top_k",

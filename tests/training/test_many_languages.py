@@ -224,8 +224,8 @@ class TestResults:
         results = train(tmp_path / "run", **corpora, num_train_epochs=1)
         assert results["directions"] == [["en", "de"], ["de", "en"], ["en", "es"]]
         for split, names in {"validation_trained": ["en-de", "de-en", "en-es"], "test": ["en-de", "de-es"]}.items():
-            scores = [results[f"{split}_chrf_{name}"] for name in names]
-            assert results[f"{split}_chrf"] == pytest.approx(np.mean(scores))
+            scores = [results[f"{split}_ser_{name}"] for name in names]
+            assert results[f"{split}_ser"] == pytest.approx(np.mean(scores))
         card = (tmp_path / "run" / "README.md").read_text()
         assert "\nlanguage:\n- en\n- de\n- es\n" in card and "| de-es | " in card and "en to es" in card
         assert 'tokenizer.src_lang, tokenizer.tgt_lang = "en", "de"' in card
@@ -253,7 +253,7 @@ class TestResults:
         found = translate(model, tokenizer, sources, src_lang="de", tgt_lang="es", pivot=way or "none")
         written = (tmp_path / "run" / "test_translations.txt").read_text().splitlines()
         assert written[-5:] == [best.text for (best,) in found]
-        assert "validation_trained_chrf_de-es" in results
+        assert "validation_trained_ser_de-es" in results
 
     @pytest.mark.slow
     def test_each_direction_is_learned(self, corpora, tmp_path):
