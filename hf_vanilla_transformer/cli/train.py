@@ -43,7 +43,15 @@ MAIN_OPTIONS: dict[str, tuple[Any, Sequence[str]]] = {
     "model and tokenizer": (ModelOptions, ("preset", "config_overrides", "vocab_size")),
     "training": (
         TrainingOptions,
-        ("output_dir", "num_train_epochs", "warmup_steps", "max_tokens", "bf16_if_fast", "resume_from_checkpoint"),
+        (
+            "output_dir",
+            "num_train_epochs",
+            "time_budget",
+            "warmup_steps",
+            "max_tokens",
+            "bf16_if_fast",
+            "resume_from_checkpoint",
+        ),
     ),
 }
 

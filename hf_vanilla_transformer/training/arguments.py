@@ -37,6 +37,12 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "eval_strategy": "epoch",
 }
 
+# Number of steps until a time budget is turned into one.
+UNDECIDED_STEPS = 10**9
+
+# With a time budget: share of the run between evaluations, unless `eval_steps` is given.
+SHARE_BETWEEN_EVALUATIONS = 0.1
+
 # Fields that apply only when a tokenizer is trained.
 TOKENIZER_FIELDS = (
     "tokenizer_algorithm", "source_tokenizer_algorithm", "target_tokenizer_algorithm", "vocab_size", "min_frequency",
@@ -150,6 +156,8 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         self._without_argument = [name for name in PRESET_DEFAULTS if getattr(self, name) is None]
         for name in self._without_argument:
             setattr(self, name, PRESET_DEFAULTS[name])
+        if self.time_budget is not None:
+            self._leave_length_open()
         self._infer_saving()
         if self.disable_tqdm is None:
             # In a log file, a progress bar takes thousands of lines.
@@ -178,6 +186,25 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
     @property
     def not_given(self) -> set[str]:
         return {name for name in self._without_argument if getattr(self, name) == PRESET_DEFAULTS[name]}
+
+    def is_given(self, name: str) -> bool:
+        """Whether an argument set this field, one of those that a preset may set."""
+        return name not in self._without_argument
+
+    def _leave_length_open(self) -> None:
+        """Leave the number of steps to the time budget; evaluate and save by steps, since epochs may take any time."""
+        # A copy has the steps of the original.
+        if self.max_steps != UNDECIDED_STEPS:
+            lengths = {"max_steps": self.max_steps > 0, "num_train_epochs": self.is_given("num_train_epochs")}
+            if given := [f"`{name}`" for name, is_given in lengths.items() if is_given]:
+                raise ValueError(f"`time_budget` sets the number of steps; leave it or {' and '.join(given)} out")
+        self.max_steps = UNDECIDED_STEPS
+        if self.eval_strategy == "epoch":
+            self.eval_strategy = "steps"
+        if self.save_strategy in (None, "epoch"):
+            self.save_strategy = "steps"
+        self.eval_steps = self.eval_steps or SHARE_BETWEEN_EVALUATIONS
+        self.save_steps = self.save_steps or self.eval_steps
 
     def _check(self) -> None:
         check_ranges(self)

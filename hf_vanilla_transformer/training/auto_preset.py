@@ -306,5 +306,6 @@ def _given(
         # They are specific to a schedule.
         settings["lr_scheduler_type"] = args.lr_scheduler_type
     if args.max_steps > 0:
-        settings["num_train_epochs"] = f"{args.max_steps} steps"
+        length = f"{args.time_budget:g} minutes" if args.time_budget else f"{args.max_steps} steps"
+        settings["num_train_epochs"] = length
     return {name: getattr(value, "value", value) for name, value in settings.items() if value is not None}

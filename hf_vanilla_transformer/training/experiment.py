@@ -10,10 +10,11 @@ from ..files import disk_errors
 from .arguments import ModelArguments, VanillaTransformerTrainingArguments
 from .evaluation import Evaluation, training_results
 from .model_card import TEMPLATE
-from .report import end_summary, save_card, save_pictures, save_results, start_summary
+from .report import end_summary, save_card, save_entries, save_pictures, save_results, start_summary
 from .run_folder import ROOM_AND_RESUME, find_checkpoint, run_lock, save_final
 from .setup import check_arguments, set_up
 from .synthetic import with_back_translations
+from .time_budget import TimeBudget, final_pairs
 
 
 def train_translation(
@@ -39,6 +40,7 @@ def train_translation(
     Raises:
         ValueError: Data, arguments or output folder cannot be used (`DataError` for data), or training diverged.
     """
+    start = TimeBudget.clock()
     check_arguments(data_args, args, card_template)
     with run_lock(args):
         checkpoint = find_checkpoint(args)
@@ -52,6 +54,9 @@ def train_translation(
             print(start_summary(experiment), flush=True)
 
         # Training
+        if trainer.time_budget:
+            trainer.time_budget.start = start
+            trainer.time_budget.final_pairs = final_pairs(experiment.text, plan.args)
         outcome = trainer.train(resume_from_checkpoint=checkpoint)
         training = training_results(trainer, outcome.metrics, experiment.ids)
         training["directions"] = [*map(list, experiment.text.trained)]
@@ -69,6 +74,10 @@ def train_translation(
             save_results(results, trainer)
         save_pictures(results, experiment)
         if card_template:
-            save_card(results, plan.data_args, plan.args, card_template)
+            save_card(results, plan.data_args, trainer.args, card_template)
+        if trainer.time_budget:
+            seconds = trainer.run_record.seconds + TimeBudget.clock() - start
+            results.entries.update(time_budget=args.time_budget, minutes_used=seconds / 60)
+            save_entries(results, args.output_dir)
         print(end_summary(results, args.output_dir), flush=True)
         return results.entries

@@ -132,6 +132,11 @@ class TrainingOptions:
     )
     muon: bool = option(UNSET, "Optimize the layers' matrices with Muon, everything else with Adam (default: false).")
     num_train_epochs: float = option(UNSET, "Passes over the training pairs (default: 20).")
+    time_budget: PositiveFloat | None = option(
+        None,
+        "Minutes for the whole run, instead of num_train_epochs or max_steps: after a minute or a tenth of it, the "
+        "measured speed sets the number of steps and the schedule.",
+    )
     per_device_eval_batch_size: Positive = option(64, "Sentences per evaluation batch.")
     predict_with_generate: bool = option(True, "Evaluate with generate().")
     generation_num_beams: NumBeams | None = option(1, "Beams in evaluations during training.")

@@ -1,5 +1,6 @@
 """The plan of a run: its settings, and the reasons for those that were not given."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,12 @@ import datasets
 from ..data.arguments import DataArguments
 from ..errors import DataError
 from ..presets import AUTO_PRESET, get_preset
-from .arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields
+from .arguments import (
+    SHARE_BETWEEN_EVALUATIONS,
+    ModelArguments,
+    VanillaTransformerTrainingArguments,
+    with_fields,
+)
 from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, metrics_for, usable_tokenizer
@@ -67,10 +73,8 @@ def plan_run(
         ValueError: The arguments do not suit the text (`DataError`), or `auto` gets a stream.
     """
     text = training.text
-    if checkpoint and model_args.preset == AUTO_PRESET and "warmup_steps" in args.not_given:
-        # The warm-up that suited the length of the run when it began.
-        recorded = trained_with(checkpoint) or {}
-        args = with_fields(args, warmup_steps=recorded.get("warmup_steps", args.warmup_steps))
+    if checkpoint:
+        args = with_fields(args, **decided_earlier(model_args, args, trained_with(checkpoint) or {}))
     model_args, data_args, args, reasons = resolve_auto_preset(model_args, data_args, args, text)
     augment, faults = supported_noise(args.augment, training.evidence)
     reasons += [f"noise        without {kind}: {why}" for kind, why in faults.items()]
@@ -78,6 +82,20 @@ def plan_run(
     chosen = {**preset_smoothing(args, model_args), **possible_schedule(args, text), **metrics}
     args = with_fields(args, augment=augment, **chosen)
     return RunPlan(model_args, data_args, args, checkpoint, tuple(reasons), fault)
+
+
+def decided_earlier(
+    model_args: ModelArguments, args: VanillaTransformerTrainingArguments, recorded: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what an earlier session derived from the length of the run, and the length itself with a time budget."""
+    names: set[str] = set()
+    if model_args.preset == AUTO_PRESET or args.time_budget:
+        names |= {"warmup_steps"} & args.not_given
+    if args.time_budget and args.time_budget == recorded.get("time_budget"):
+        names.add("max_steps")
+        if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:
+            names |= {"eval_steps", "save_steps"}
+    return {name: recorded[name] for name in names & recorded.keys()}
 
 
 def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from ..data.encoding import PairCounts
 from ..data.inspection import oddities
 from ..data.reading import headerless_tsv_files
 from ..errors import one_line
-from ..files import atomic_update
+from ..files import atomic_update, atomic_write
 from ..inference.translation import cross_attention
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from ..text.facts import inactive_rules
-from .arguments import VanillaTransformerTrainingArguments, peak_learning_rate
+from .arguments import UNDECIDED_STEPS, VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import METRICS
 from .evaluation import Results
 from .metrics import ALL_METRIC_NAMES, ERROR_RATES, tested_metrics
@@ -37,6 +37,8 @@ from .trainer import VanillaTransformerTrainer
 from .wording import wording_of
 
 logger = logging.get_logger(__name__)
+
+RESULTS_FILE = "all_results.json"
 
 # Fraction of a short run to spend on warm-up.
 GOOD_WARMUP = 0.25
@@ -125,6 +127,8 @@ def _length_lines(experiment: Experiment) -> list[str]:
 
 def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
     args = trainer.args
+    if args.max_steps == UNDECIDED_STEPS:
+        return _budget_lines(args)
     steps, epochs = args.max_steps, ""
     if isinstance(trainer.train_dataset, datasets.Dataset):
         per_epoch = -(-len(trainer.get_train_dataloader()) // args.gradient_accumulation_steps)
@@ -141,6 +145,18 @@ def _schedule_lines(trainer: VanillaTransformerTrainer) -> list[str]:
         width = cast(Any, trainer.model).config.hidden_size
         lines.append(f"warning      {warmup_advice(args, width, warmup, steps)}")
     return lines
+
+
+def _budget_lines(args: VanillaTransformerTrainingArguments) -> list[str]:
+    """Describe the schedule of a run whose length is not decided yet."""
+    schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    warmup = f"{args.warmup_steps:g}" if args.warmup_steps >= 1 else f"{args.warmup_steps:.0%} of the"
+    cap = "" if args.is_given("warmup_steps") else ", or a tenth of all"
+    return [
+        f"budget       {args.time_budget:g} minutes, which will set the number of steps once their speed is measured",
+        f"learning     up to {args.learning_rate:.3g} after {warmup} steps{cap}, then {schedule}",
+        f"output       {args.output_dir}",
+    ]
 
 
 def _metric_lines(experiment: Experiment) -> list[str]:
@@ -195,6 +211,8 @@ def end_summary(results: Results, output_dir: str) -> str:
     if skipped := entries["skipped_steps"]:
         lines.append(f"skipped      {skipped} of {entries['steps']} steps: loss or gradient not finite")
     lines.append(f"training     {entries['train_runtime'] / 60:.1f} minutes{speed}")
+    if "minutes_used" in entries:
+        lines.append(f"time         {entries['minutes_used']:.1f} of {entries['time_budget']:g} minutes")
     name = entries["chosen_model"]
     metric = entries.get("chosen_model_metric") if "averaged_checkpoints" in entries else None
     chosen = f"the {name} weights"
@@ -215,13 +233,22 @@ def save_results(results: Results, trainer: VanillaTransformerTrainer) -> None:
     folder = Path(trainer.args.output_dir)
     save_final(results.model, folder)
     # Together, so that scores and translations always belong to the same model; if killed before, there are none.
-    with atomic_update(folder, last="all_results.json") as partial:
+    with atomic_update(folder, last=RESULTS_FILE) as partial:
         if results.translations is not None:
             lines = "".join(f"{' '.join(line.splitlines())}\n" for line in results.translations)
             (partial / "test_translations.txt").write_text(lines, encoding="utf-8")
         trainer.state.save_to_json(str(partial / "trainer_state.json"))
-        content = json.dumps(results.entries, indent=2, ensure_ascii=False)
-        (partial / "all_results.json").write_text(content + "\n", encoding="utf-8")
+        (partial / RESULTS_FILE).write_text(_json(results), encoding="utf-8")
+
+
+def save_entries(results: Results, output_dir: str) -> None:
+    """Replace the entries in the run's folder."""
+    with atomic_write(Path(output_dir, RESULTS_FILE)) as file:
+        file.write(_json(results).encode())
+
+
+def _json(results: Results) -> str:
+    return json.dumps(results.entries, indent=2, ensure_ascii=False) + "\n"
 
 
 def save_pictures(results: Results, experiment: Experiment) -> None:

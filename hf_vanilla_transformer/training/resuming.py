@@ -70,7 +70,7 @@ MEANT = ORDER.union(
 # Affect the weights only by rounding, or only the length of the run; a change is applied and logged.
 FREE = frozenset(
     "attn_implementation packing bf16 fp16 tf32 gradient_checkpointing torch_compile dataloader_num_workers use_cpu "
-    "max_steps num_train_epochs per_device_eval_batch_size predict_with_generate generation_num_beams "
+    "max_steps num_train_epochs time_budget per_device_eval_batch_size predict_with_generate generation_num_beams "
     "generation_max_length eval_strategy eval_steps eval_delay save_strategy save_steps save_total_limit "
     "logging_strategy logging_steps logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end "
     "metric_for_best_model bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience "

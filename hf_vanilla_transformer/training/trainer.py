@@ -33,6 +33,7 @@ from .checkpoints import best_checkpoint, newest_checkpoint, publish_checkpoint,
 from .options import AUTO_METRIC
 from .resuming import DATA, NEW_OPTIMIZER, SCORES, TEXT, Changes, changes_summary, check_changes, run_record
 from .signals import DeferredSignals
+from .time_budget import TimeBudget
 from .trainer_optimizer import OptimizerTrainer
 
 logger = logging.get_logger(__name__)
@@ -63,9 +64,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
 
     Attributes:
         experiment: What to record besides arguments, model, tokenizer and token ids.
+        time_budget: Sets the length of training, with `args.time_budget`.
     """
 
     experiment: Mapping[str, Any] = {}
+    time_budget: TimeBudget | None = None
     # Record that checkpoints store, and its changes since the checkpoint to resume from.
     trained_with: dict[str, Any] | None = None
     _changes: Changes = {}
@@ -80,6 +83,9 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         self.prepare_loss(has_collator=bool(kwargs.get("data_collator") or args[2:]))
         self.prepare_checks()
         self.add_callback(ResumedState)
+        if self.args.time_budget is not None:
+            self.time_budget = TimeBudget(self)
+            self.add_callback(self.time_budget)
         # As given, before an evaluation resolves `auto`.
         self._metric = self.args.metric_for_best_model
         self._signals = DeferredSignals()
@@ -276,8 +282,11 @@ class VanillaTransformerTrainer(OptimizerTrainer):
         if self.state.global_step == self.run_record.first_step > 0 and self.is_world_process_zero():
             logger.warning(
                 f"the run was complete: {self.state.global_step} steps of {self.state.max_steps}; to train longer, "
-                "raise `max_steps` or `num_train_epochs`"
+                "raise `max_steps`, `num_train_epochs` or `time_budget`"
             )
+        if self.time_budget:
+            # The number that `Trainer` began with was not decided yet.
+            num_train_samples = self.state.max_steps * self.get_total_train_batch_size(self.args)
         self._tr_loss = self.accelerator.gather(self._tr_loss).mean()
         mean = mean_training_loss(self.state.log_history)
         if mean is not None:
