@@ -33,9 +33,9 @@ MEASURED_SECONDS, MEASURED_SHARE = 60.0, 0.1
 MIN_STRETCHES, STRETCH = 3, 8
 
 # Evaluations of a run; fewer if they would take more than this share of the time left.
-MAX_EVALUATIONS, EVALUATION_SHARE = 10, 0.2
+MIN_EVALUATIONS, MAX_EVALUATIONS, EVALUATION_SHARE = 2, 10, 0.2
 
-# Share of the warm-up, unless it was given.
+# Most of the steps that warm-up may take, unless it was given.
 WARMUP_SHARE = 0.1
 
 # Share of the budget kept in reserve.
@@ -74,7 +74,7 @@ def possible_steps(seconds: float, costs: Costs, eval_steps: float) -> tuple[int
     seconds -= costs.final
     if eval_steps == SHARE_BETWEEN_EVALUATIONS and costs.evaluation > 0:
         affordable = int(EVALUATION_SHARE * seconds / costs.evaluation)
-        eval_steps = 1 / max(1, min(MAX_EVALUATIONS, affordable))
+        eval_steps = 1 / max(MIN_EVALUATIONS, min(MAX_EVALUATIONS, affordable))
     if eval_steps < 1:
         return max(1, int((seconds - costs.evaluation / eval_steps) / costs.step)), eval_steps
     return max(1, int(seconds / (costs.step + costs.evaluation / eval_steps))), eval_steps
@@ -157,10 +157,13 @@ class TimeBudget(TrainerCallback):
         self._marks.append((step, now := self._now()))
         costs = Costs(self._step_seconds(), 0.0, 0.0)
         if len(self._marks) <= MIN_STRETCHES or now < self._until:
-            self._set_schedule(self._shortened(step + possible_steps(self._seconds - now, costs, 1)[0]))
+            args = self._shortened(step + possible_steps(self._seconds - now, costs, 1)[0])
+            self._set_schedule(with_fields(args, learning_rate=self.trainer.args.learning_rate))
             return
         costs = Costs(costs.step, *self._evaluation_seconds())
-        self._marks.append((step, now := self._now()))
+        # The next steps are timed from here.
+        self._decision = step, now = step, self._now()
+        self._marks.append(self._decision)
         number, eval_steps = possible_steps(self._seconds - now, costs, cast(float, self.trainer.args.eval_steps))
         self._is_decided = True
         self._set_length(step + number, eval_steps)
@@ -193,8 +196,8 @@ class TimeBudget(TrainerCallback):
     def _translation_seconds(self, pairs: datasets.Dataset) -> tuple[float, float]:
         """Measure the seconds per pair in evaluations during and after training.
 
-        Outputs of a model that is hardly trained go on to the limit. Its next evaluations may take as long, but not the
-        final one: until the length is corrected, its outputs are as long as the targets.
+        Outputs of a model that is hardly trained go on to the limit. Its next evaluations may take as long, but not
+        the final one: until the length is corrected, its outputs are as long as the targets.
         """
         trainer, args, model = self.trainer, self.trainer.args, cast(Any, self.trainer.model)
         collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description="evaluation")
@@ -223,13 +226,14 @@ class TimeBudget(TrainerCallback):
 
     def _correct(self) -> None:
         """Adjust the length once, after half of the time, by the speed since the decision."""
-        step, now = self.trainer.state.global_step, self._now()
-        if now < self._seconds / 2:
+        step = self.trainer.state.global_step
+        self._marks.append((step, now := self._now()))
+        if now < self._seconds / 2 or step == self.trainer.state.max_steps:
             return
         self._is_corrected = True
-        decided, since = self._marks[-1]
-        # The time of steps includes that of evaluations.
-        costs = Costs((now - since) / (step - decided), 0.0, self._evaluation_seconds()[1])
+        # The slower of all steps since the decision and the last of them, with their evaluations.
+        step_seconds = max((now - since) / (step - mark) for mark, since in (self._decision, self._marks[-2]))
+        costs = Costs(step_seconds, 0.0, self._evaluation_seconds()[1])
         now, eval_steps = self._now(), cast(float, self.trainer.args.eval_steps)
         number = possible_steps(self._seconds - now, costs, eval_steps)[0]
         if abs(number / (self.trainer.state.max_steps - step) - 1) > TOLERANCE:
