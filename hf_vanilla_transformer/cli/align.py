@@ -80,16 +80,19 @@ def _align(arguments: Namespace, model: Any, tokenizer: Any) -> None:
 def _set_heads(arguments: Namespace, model: Any, tokenizer: Any) -> None:
     with importing():
         from ..data.alignments import read_alignments
+        from ..data.features import Features, texts_of
         from ..data.word_alignment import align_corpus
         from ..inference.alignment import find_alignment_heads, set_alignment_heads
     pairs = list(read_line_pairs(arguments.source, arguments.target))
     if not pairs:
         raise ValueError(f"{arguments.source} and {arguments.target} are empty; name files with text")
+    sources, targets = zip(*pairs, strict=True)
+    texts = texts_of(sources, Features.of(tokenizer))
     if arguments.reference:
-        links = list(read_alignments(arguments.reference, pairs))
+        links = list(read_alignments(arguments.reference, [*zip(texts, targets, strict=True)]))
     else:
-        links = align_corpus(*map(list, zip(*pairs, strict=True)), show_progress=sys.stderr.isatty())
-    sources, targets = zip(*pairs[:TRIED_PAIRS], strict=True)
+        links = align_corpus(texts, targets, show_progress=sys.stderr.isatty())
+    sources, targets = sources[:TRIED_PAIRS], targets[:TRIED_PAIRS]
     heads, error = find_alignment_heads(
         model, tokenizer, sources, targets, links[:TRIED_PAIRS], max_tokens=arguments.max_tokens
     )

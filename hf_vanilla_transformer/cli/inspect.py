@@ -30,8 +30,8 @@ FIELDS = (
     "corpora",
     *(f"{split}_{side}" for split in ("train", "validation", "test")
       for side in ("source_file", "target_file", "file")),
-    "source_column", "target_column", "source_lang", "target_lang", "dataset_name", "dataset_config_name",
-    "toy_corpus", "cache_dir",
+    "source_column", "target_column", "feature_columns", "feature_separator", "source_lang", "target_lang",
+    "dataset_name", "dataset_config_name", "toy_corpus", "cache_dir",
 )  # fmt: skip  # a table by topic, not a column
 
 # Characters that would move the cursor or end the line.
@@ -62,7 +62,7 @@ def run(arguments: Namespace) -> None:
     if arguments.tokenizer_name_or_path:
         tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
     for split, read in splits.items():
-        number, findings = inspect_pairs(read, tokenizer, arguments.examples)
+        number, findings = inspect_pairs(read, tokenizer, arguments.examples, bool(data_args.feature_columns))
         print("\n".join(_report(split, number, findings)))
 
 

@@ -13,12 +13,18 @@ Input is UTF-8, plain or .gz. Each input line gives one output line, however man
     vanilla-transformer translate --backend ctranslate2 --model my-model-ct2 --input test.en
     accelerate launch -m hf_vanilla_transformer translate --model my-model --input test.en --output test.hyp
 
+Lines for a model trained with feature columns have the source, a tab and the tags of each column, also separated by
+tabs; --source_column and --feature_columns read them from a file with more columns, such as that used for training:
+
+    vanilla-transformer translate --model my-model --input test.tsv --source_column 0 --feature_columns 2
+
 With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "score": ...}, ...]}, best first. A score
 is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
 several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
 translated in pieces, "corrected" if it had typos that were corrected, "limit" if a translation ended at the length
-limit, and "short" if one is suspiciously short. "pivot" is the language that it went through: a multilingual model
-translates a direction without training pairs through a language that has them, unless --pivot none.
+limit, "short" if one is suspiciously short, and "tag X" if training did not show the tag X. "pivot" is the language
+that it went through: a multilingual model translates a direction without training pairs through a language that has
+them, unless --pivot none.
 Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
 Text unlike that of training is prepared by rules that training proved, such as copying links and emoji, or translating
 capitals into capitals; --raw turns them off, --rules names others. A --protect file has regular expressions for more
@@ -37,10 +43,10 @@ import json
 import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import tee
+from itertools import chain, tee
 from typing import Any, cast
 
 from ..data.alignments import format_pharaoh
@@ -87,6 +93,10 @@ def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
     input_help = "Files to translate, in this order; - (default): stdin."
     files.add_argument("--input", nargs="+", default=["-"], metavar="FILE", help=input_help)
+    column = "Column of the source in input files with columns, by name or position, as for train."
+    files.add_argument("--source_column", metavar="COLUMN", help=column)
+    columns = "Feature columns, likewise: translates the very file used for training."
+    files.add_argument("--feature_columns", nargs="+", metavar="COLUMN", help=columns)
     files.add_argument("--output", default="-", metavar="FILE", help="Output file; - (default): stdout.")
     format_help = "text (default): the best translation; json: all hypotheses with scores."
     files.add_argument("--format", choices=("text", "json"), default="text", help=format_help)
@@ -130,11 +140,14 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     prompts, kind = _prompts(arguments), _document_kind(arguments)
+    if arguments.feature_columns and arguments.source_column is None:
+        raise ValueError("--feature_columns needs --source_column; give both, or write lines of source and features")
     if arguments.num_hypotheses > 1 and arguments.format == "text" and not prompts:
         raise ValueError("--num_hypotheses needs --format json; text output has one translation per line")
     others = filter(None, (arguments.rerank_model, arguments.glossary, arguments.protect))
     check_output_file(arguments.output, [*arguments.input, *arguments.model, *others], "output")
     with importing():
+        from ..data.features import Features
         from ..inference.fingerprint import model_fingerprint
         from ..inference.glossary import read_glossary
         from ..inference.line_output import Share, line_output
@@ -172,10 +185,11 @@ def run(arguments: Namespace) -> None:
         if prompts:
             # Warm up, so that the first sentence does not wait.
             translate = partial(translate, with_alignments=arguments.alignments)
-            list(translate(["a"]))
+            features = Features.of(tokenizer)
+            list(translate(["a" + "\t" * features.feature_columns if features else "a"]))
             answer_lines(lambda line: _answer(line, next(translate([line])), as_json))
             return
-        lines = (line for path in arguments.input for line in read_lines(path))
+        lines = _lines(arguments)
         settings = {name: getattr(arguments, name) for name in SETTINGS} | languages
         settings["glossary"] = glossary and glossary.fingerprint()
         settings["protect"] = [pattern.pattern for pattern in protect]
@@ -193,6 +207,16 @@ def run(arguments: Namespace) -> None:
                     output.write(_json_line(source, hypotheses) if as_json else _text_line(hypotheses[0], counts))
             finally:
                 _warn(counts)
+
+
+def _lines(arguments: Namespace) -> Iterator[str]:
+    """Yield the lines of the input or, from files with columns, the source and the features of each row."""
+    if arguments.source_column is None:
+        return chain.from_iterable(map(read_lines, arguments.input))
+    from ..data.reading import read_sources
+
+    columns = arguments.feature_columns
+    return chain.from_iterable(read_sources(path, arguments.source_column, columns) for path in arguments.input)
 
 
 def _document_kind(arguments: Namespace) -> str | None:

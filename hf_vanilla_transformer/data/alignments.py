@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import DataError, shorten, unknown_words
 from ..files import read_lines
@@ -34,8 +34,8 @@ def words_and_ids(
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
     """Tokenize sentences; yield for each the words that every token overlaps, and the token ids.
 
-    A token of white space or without characters, such as the end token, belongs to no word; each byte of a character
-    belongs to the character's word.
+    A token of white space or without characters, such as the end token, belongs to no word, nor does a tag of a
+    source; each byte of a character belongs to the character's word.
     """
     check_fast(tokenizer)
     if not texts:
@@ -45,6 +45,8 @@ def words_and_ids(
         side.update(truncation=True, max_length=max_length)
     with unknown_words(tokenizer, *(((), texts) if is_target else (texts,))):
         encoded = tokenizer(**side, return_offsets_mapping=True, return_attention_mask=False, verbose=False)
+    if not is_target and getattr(tokenizer, "init_kwargs", {}).get("feature_columns"):
+        texts = [cast(Any, tokenizer).tokenized_form(text, hide_tags=True) for text in texts]
     for text, offsets, ids in zip(texts, encoded["offset_mapping"], encoded["input_ids"], strict=True):
         spans = word_spans(text)
         starts, ends = [start for start, _ in spans], [end for _, end in spans]

@@ -94,6 +94,14 @@ class DataArguments:
         None, "Source column: a name, or a position (0, 1, ...) in a file without a header."
     )
     target_column: str | None = option(None, "Target column, likewise.")
+    feature_columns: list[str] | None = option(
+        None,
+        "Columns of tags beside the source, such as the grammar of a form, likewise; each tag is a token of the "
+        "source. In two text files, they follow the source text, separated by tabs.",
+    )
+    feature_separator: str | None = option(
+        None, "What separates the tags of such a column, as in V;PST;SG (default: a cell is one tag)."
+    )
     source_lang: str | None = option(None, "Source language: in TMX, a key of the column 'translation', or a column.")
     target_lang: str | None = option(None, "Target language, likewise.")
     dataset_name: str | None = option(None, "Dataset on the Hub, or a local folder that datasets.load_dataset reads.")
@@ -131,6 +139,7 @@ class DataArguments:
         check_ranges(self, DataError)
         self._check_both_given("source_column", "target_column")
         self._check_both_given("source_lang", "target_lang")
+        self._check_features()
         for split in SPLITS:
             self._check_both_given(f"{split}_source_file", f"{split}_target_file")
             _check_at_most_one(self._given(f"{split}_file", f"{split}_source_file"))
@@ -181,6 +190,17 @@ class DataArguments:
         for name, missing in ((one, other), (other, one)):
             if getattr(self, name) is not None and getattr(self, missing) is None:
                 raise DataError(f"`{name}` is given without `{missing}`; give both or neither")
+
+    def _check_features(self) -> None:
+        if isinstance(self.feature_columns, str):
+            self.feature_columns = self.feature_columns.split()
+        if not self.feature_columns and self.feature_separator is not None:
+            raise DataError("`feature_separator` is given without `feature_columns`; give both or neither")
+        if self.feature_separator is not None and not self.feature_separator.strip(" "):
+            raise DataError(f"`feature_separator` is {self.feature_separator!r}; tags are stripped, so set a mark")
+        for name in ("toy_corpus", "monolingual_target") if self.feature_columns else ():
+            if getattr(self, name):
+                raise DataError(f"`{name}` has no `feature_columns`; leave one of them out")
 
     def _check_corpora(self) -> None:
         self._check_both_given("monolingual_target", "reverse_model")

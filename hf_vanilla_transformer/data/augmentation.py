@@ -14,6 +14,7 @@ from ..model.tokenization_vanilla_transformer import SPECIAL_TOKENS
 from ..text.protection import PLACEHOLDER, PLACEHOLDERS, Link, Protector, edited, placeholders_of, protect_pair
 from .alignments import word_spans
 from .arguments import NONE
+from .features import Features, split_features
 from .reading import ALIGNMENT_COLUMN, TEXT_COLUMNS
 
 DEFAULT = "default"
@@ -72,11 +73,13 @@ def has_placeholders(tokenizer: PreTrainedTokenizerBase) -> bool:
     return placeholders_of(tokenizer) == PLACEHOLDERS
 
 
-def protect_pairs(texts: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+def protect_pairs(texts: Mapping[str, list[Any]], features: Features | None = None) -> dict[str, list[Any]]:
     """Replace items found on both sides of a pair with placeholders."""
     protector = Protector()
-    pairs = [protect_pair(*pair, protector) for pair in zip(texts["source"], texts["target"], strict=True)]
-    return {**texts, "source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+    sources = [split_features(source, features) for source in texts["source"]]
+    pairs = [protect_pair(text, target, protector) for (text, _), target in zip(sources, texts["target"], strict=True)]
+    protected = [text + cells for (text, _), (_, cells) in zip(pairs, sources, strict=True)]
+    return {**texts, "source": protected, "target": [target for _, target in pairs]}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Noise:
     """
 
     def __init__(self, shares: Mapping[str, float], seed: int, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.shares, self.seed = shares, seed
+        self.shares, self.seed, self.features = shares, seed, Features.of(tokenizer)
         tokens = {*tokenizer.get_added_vocab()} - {*PLACEHOLDERS} - {*SPECIAL_TOKENS.values()}
         self._fixed = re.compile("|".join([r"(⟦\d+⟧", *map(re.escape, sorted(tokens, reverse=True))]) + ")")
 
@@ -113,10 +116,11 @@ class Noise:
             if ALIGNMENT_COLUMN in texts:
                 flat = texts[ALIGNMENT_COLUMN][i]
                 links = tuple(zip(flat[::2], flat[1::2], strict=True))
-            pair = _Pair(source, target, links)
+            text, cells = split_features(source, self.features)
+            pair = _Pair(text, target, links)
             for kind in kinds:
                 pair = KINDS[kind](pair, draw, self._fixed)
-            columns["source"][i], columns["target"][i] = pair.source, pair.target
+            columns["source"][i], columns["target"][i] = pair.source + cells, pair.target
             if pair.links is not None:
                 columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
         return columns

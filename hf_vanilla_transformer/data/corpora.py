@@ -28,7 +28,7 @@ LISTS = {"corpora": "train", "validation": "validation", "test": "test"}
 
 COLUMNS = ("source_column", "target_column", "source_lang", "target_lang")
 # Options that the command line may set for all entries.
-SHARED = (*COLUMNS, "streaming", "cache_dir")
+SHARED = (*COLUMNS, "feature_columns", "feature_separator", "streaming", "cache_dir")
 # Keys of an entry that select its text, with the equivalent fields of `DataArguments`.
 _TEXT = ("train_source_file", "train_target_file", "train_file", "dataset_name", "dataset_config_name", *COLUMNS)
 TEXT_KEYS = {name.removeprefix("train_"): name for name in _TEXT}
@@ -219,6 +219,8 @@ def _corpus(node: Any, path: str, entry: str, name: str, arguments: DataArgument
         raise DataError(f"{where}: {str(error).replace('train_', '')}") from None
     if own.get("both_directions") and not named.source_lang:
         raise DataError(f"{where}: `both_directions` needs languages; set `source_lang` and `target_lang`")
+    if own.get("both_directions") and named.feature_columns:
+        raise DataError(f"{where}: `both_directions` would have no `feature_columns` on its source; leave it out")
     if "left_out_file" in own and not own.get("filters"):
         raise DataError(f"{where}: `left_out_file` needs `filters`; set them")
     if not named.names_data:

@@ -20,6 +20,7 @@ from ..text.protection import Link
 from .alignments import words_and_ids
 from .arguments import RATIO_SLACK
 from .augmentation import has_placeholders, protect_pairs
+from .features import Features, texts_of
 from .fingerprint import CODE_FINGERPRINT
 from .reading import ALIGNMENT_COLUMN, PAIR_FEATURES, PART_COLUMN, TEXT_COLUMNS
 
@@ -211,15 +212,16 @@ class _Encoder:
 
     def __call__(self, batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
         if has_placeholders(self.tokenizer):
-            batch = protect_pairs(batch)
+            batch = protect_pairs(batch, Features.of(self.tokenizer))
         encoded = encode_pairs(self.tokenizer, batch, self.prefixes)
         pairs = list(zip(encoded["input_ids"], encoded["labels"], strict=True))
         self._check_ends(chain.from_iterable(pairs))
         begins = [len(prefix.ids) for prefix in _prefixes_of_rows(batch, self.prefixes)] or [0] * len(pairs)
-        rows = zip(batch["source"], batch["target"], pairs, begins, strict=True)
+        sources = texts_of(batch["source"], Features.of(self.tokenizer))
+        rows = zip(sources, batch["target"], pairs, begins, strict=True)
         outcomes = [
-            self._outcome(len(ids) - begin, len(labels), begin) if source.strip() and target.strip() else _EMPTY
-            for source, target, (ids, labels), begin in rows
+            self._outcome(len(ids) - begin, len(labels), begin) if text.strip() and target.strip() else _EMPTY
+            for text, target, (ids, labels), begin in rows
         ]
         if self.truncate:
             encoded = _truncated_pairs(encoded, self.limits)

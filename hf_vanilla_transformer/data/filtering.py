@@ -52,6 +52,7 @@ def filter_pairs(
     source_lang: str | None,
     target_lang: str | None,
     left_out: str | Path | None = None,
+    has_features: bool = False,
 ) -> tuple[Pairs, dict[str, int]]:
     """Filter pairs, using statistics from a sample of the corpus.
 
@@ -71,7 +72,8 @@ def filter_pairs(
             lacks = f"a `{side}_lang`" if language is None else f"a supported {side} language, not {language!r}"
             raise DataError(f"the filter {LANGUAGE!r} needs {lacks}; set it, or leave the filter out")
     text = pairs.select_columns([*SIDES])
-    judge = _Judge(filters, CorpusStatistics(sample_of(text)), cast(dict[str, str], languages))
+    statistics = CorpusStatistics(sample_of(text), has_features)
+    judge = _Judge(filters, statistics, cast(dict[str, str], languages))
     if streamed:
         return pairs.filter(judge.keeps, batched=True, input_columns=[*SIDES]), {}
     kept: list[int] = []
@@ -105,6 +107,7 @@ class _Judge:
         for kind in self._statistics.kinds_of(pair):
             if kind in self._filter_of:
                 return self._filter_of[kind]
+        pair = self._statistics.texts(pair)
         is_foreign = (odds_against(pair[side], language) > FOREIGN_ODDS for side, language in self._languages.items())
         return LANGUAGE if any(is_foreign) else None
 

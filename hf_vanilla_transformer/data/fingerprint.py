@@ -11,8 +11,8 @@ import numpy as np
 from datasets.fingerprint import Hasher
 
 MODULES = (
-    "data/reading.py", "data/encoding.py", "data/tmx.py", "files.py", "model/tokenization_vanilla_transformer.py",
-    "model/multilingual_vanilla_transformer.py", "text/protection.py",
+    "data/reading.py", "data/encoding.py", "data/features.py", "data/tmx.py", "files.py",
+    "model/tokenization_vanilla_transformer.py", "model/multilingual_vanilla_transformer.py", "text/protection.py",
 )  # fmt: skip  # a table, not an expression
 
 

@@ -16,6 +16,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 
 from .encoding import encode_pairs
+from .features import Features, split_features
 from .reading import PAIR_FEATURES, iterate_pairs
 
 TextPair = Mapping[str, str]
@@ -84,6 +85,7 @@ def inspect_pairs(
     read: Callable[[], Iterable[tuple[str, TextPair]]],
     tokenizer: PreTrainedTokenizerBase | None = None,
     examples: int = 0,
+    has_features: bool = False,
 ) -> tuple[int, list[Finding]]:
     """Find the odd pairs of a corpus in two passes: statistics from a sample, then every pair.
 
@@ -91,7 +93,8 @@ def inspect_pairs(
     in the order of `KINDS` with up to `examples` pairs each. Unknown tokens are counted only with a tokenizer.
     """
     sample = [pair for _, pair in _thinned(read(), SAMPLE)]
-    statistics, typical = CorpusStatistics(sample), _typical_words(sample)
+    statistics = CorpusStatistics(sample, has_features)
+    typical = _typical_words([*map(statistics.texts, sample)])
     counts: Counter[str] = Counter()
     shown: dict[str, list[tuple[str, TextPair]]] = {kind: [] for kind in KINDS}
     seen = SeenPairs()
@@ -101,7 +104,8 @@ def inspect_pairs(
         for (place, pair), more in zip(batch, unknown, strict=True):
             kinds = [*statistics.kinds_of(pair)]
             if not {"empty", "equal"}.intersection(kinds):
-                kinds += [f"{side}_language" for side, words in typical.items() if words.is_other(pair[side])]
+                texts = statistics.texts(pair)
+                kinds += [f"{side}_language" for side, words in typical.items() if words.is_other(texts[side])]
             kinds += ["repeated"] * seen(pair)
             for kind in (*kinds, *more):
                 counts[kind] += 1
@@ -114,7 +118,8 @@ def inspect_pairs(
 def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> list[Finding]:
     """Return the findings that make a dataset or stream odd, from a sample of it."""
     sample = sample_of(pairs)
-    _, findings = inspect_pairs(lambda: (("", pair) for pair in sample))
+    has_features = Features.of(tokenizer) is not None
+    _, findings = inspect_pairs(lambda: (("", pair) for pair in sample), has_features=has_features)
     if tokenizer is not None:
         tokenized = sample[:: _step(len(sample), TOKENIZED_SAMPLE)]
         unknown = Counter(kind for kinds in _unknown(tokenizer, tokenized) for kind in kinds)
@@ -145,9 +150,11 @@ def _thinned(items: Iterable[Any], size: int) -> list[Any]:
 
 
 class CorpusStatistics:
-    """Usual scripts and length ratio of a corpus, estimated from a sample of its pairs."""
+    """Usual scripts and length ratio of a corpus, estimated from a sample of its pairs; features do not count."""
 
-    def __init__(self, pairs: Sequence[TextPair]) -> None:
+    def __init__(self, pairs: Sequence[TextPair], has_features: bool = False) -> None:
+        self._has_features = has_features
+        pairs = [*map(self.texts, pairs)]
         self._scripts = {side: _majority(_script(pair[side]) for pair in pairs) for side in SIDES}
         ratios = [_log_ratio(pair) for pair in pairs if all(pair[side].strip() for side in SIDES)]
         self._ratio = median(ratios) if ratios else 0.0
@@ -155,15 +162,21 @@ class CorpusStatistics:
         deviation = median(abs(ratio - self._ratio) for ratio in ratios) / 0.6745 if ratios else 0.0
         self._max_log_ratio = max(MIN_LOG_RATIO, DEVIATIONS * deviation)
 
+    def texts(self, pair: TextPair) -> TextPair:
+        """Return a pair without features."""
+        return {**pair, "source": split_features(pair["source"], self._has_features)[0]}
+
     def kinds_of(self, pair: TextPair) -> Iterator[str]:
         """Yield the kinds of `KINDS` that apply to a pair, judging by its characters."""
+        pair = self.texts(pair)
         source, target = (pair[side].strip() for side in SIDES)
         if "\r" in source or "\r" in target:
             yield "returns"
         if not (source and target):
             yield "empty"
             return
-        if source == target:
+        # Some forms of a word are spelled like the word.
+        if source == target and not self._has_features:
             yield "equal"
         if abs(_log_ratio(pair) - self._ratio) > self._max_log_ratio:
             yield "lengths"

@@ -24,6 +24,7 @@ from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 from ..errors import DataError, lone_surrogate, one_line
 from ..files import open_input, read_json_records, read_lines
 from .arguments import EXTENSIONS, SPLITS, DataArguments
+from .features import Features
 from .fingerprint import CODE_FINGERPRINT
 from .tmx import read_tmx
 
@@ -57,6 +58,8 @@ class _PairColumns:
     target: str
     # Whether both are fields of the row's "translation", not of the row.
     in_translation: bool = False
+    # Fields of the row that follow the source, separated by tabs.
+    features: tuple[str, ...] = ()
     # Part of the cache key of `Dataset.map`, which hashes this object.
     code: str = CODE_FINGERPRINT
 
@@ -65,6 +68,11 @@ class _PairColumns:
         """Apply the rules to the first row of a file or split."""
         if not isinstance(row, Mapping):
             raise DataError(f"{where}: {type(row).__name__} instead of an object; write one object per line")
+        features = tuple(arguments.feature_columns or ())
+        if absent := [name for name in features if name not in row]:
+            raise DataError(
+                f"{where}: no column {absent[0]!r}; the columns are {', '.join(map(repr, row))}; set `feature_columns`"
+            )
         languages = (arguments.source_lang, arguments.target_lang)
         candidates: list[tuple[str | None, str | None]]
         if arguments.source_column is not None:
@@ -76,12 +84,12 @@ class _PairColumns:
                     f"{where}: 'translation' has the languages {', '.join(translation)}{but_not}; set `source_lang` "
                     "and `target_lang`"
                 )
-            return cls(*cast(tuple[str, str], languages), in_translation=True)
+            return cls(*cast(tuple[str, str], languages), in_translation=True, features=features)
         else:
             candidates = [languages, ("source", "target"), ("0", "1")]
         for source, target in candidates:
             if source is not None and target is not None and source in row and target in row:
-                return cls(source, target)
+                return cls(source, target, features=features)
         wanted = candidates[0] if arguments.source_column is not None else ("source", "target")
         missing = " or ".join(repr(name) for name in wanted if name not in row)
         raise DataError(
@@ -91,22 +99,31 @@ class _PairColumns:
 
     @property
     def top_level(self) -> list[str]:
-        return ["translation"] if self.in_translation else list(dict.fromkeys((self.source, self.target)))
+        pair = ("translation",) if self.in_translation else (self.source, self.target)
+        return list(dict.fromkeys((*pair, *self.features)))
 
     def pair(self, row: Any, where: str) -> dict[str, str]:
         """Return the pair of a row, or raise a DataError that names the invalid field."""
         cells = row.get("translation") if self.in_translation and isinstance(row, Mapping) else row
         if not isinstance(cells, Mapping):
             raise DataError(f"{where}: {type(cells).__name__} instead of an object; repair or remove the row")
-        for name in (self.source, self.target):
-            if name not in cells:
-                raise DataError(f"{where}: field {name!r} is missing; repair or remove the row")
-            if not isinstance(cells[name], str):
-                kind = "null" if cells[name] is None else type(cells[name]).__name__
-                raise DataError(f"{where}: field {name!r} is {kind}, not a string; repair or remove the row")
-            if surrogate := lone_surrogate(cells[name]):
-                raise DataError(f"{where}: field {name!r} has {surrogate}; repair or remove the row")
-        return {"source": cells[self.source], "target": cells[self.target]}
+        source, target = (_checked(cells, name, where) for name in (self.source, self.target))
+        columns = [source, *(_checked(row, name, where) for name in self.features)]
+        if self.features and any(mark in cell for cell in (*columns, target) for mark in "\t\n"):
+            raise DataError(f"{where}: a tab or line end inside a field, but tabs separate features; remove it")
+        return {"source": "\t".join(columns), "target": target}
+
+
+def _checked(row: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a field of a row; raise a DataError if it is not text."""
+    if name not in row:
+        raise DataError(f"{where}: field {name!r} is missing; repair or remove the row")
+    if not isinstance(row[name], str):
+        kind = "null" if row[name] is None else type(row[name]).__name__
+        raise DataError(f"{where}: field {name!r} is {kind}, not a string; repair or remove the row")
+    if surrogate := lone_surrogate(row[name]):
+        raise DataError(f"{where}: field {name!r} has {surrogate}; repair or remove the row")
+    return cast(str, row[name])
 
 
 # Rows of a file, each with its location for messages
@@ -226,7 +243,10 @@ def _rows(path: str, arguments: DataArguments) -> Iterator[tuple[str, Any]]:
 def located_pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (location, `{"source": str, "target": str}`) from the files of a split; locations are like "line 7"."""
     if len(files) == 2:
+        features = Features.named_by(arguments)
         for number, (source, target) in enumerate(zip(*map(read_lines, files), strict=True), start=1):
+            if features:
+                features.check(source, f"{files[0]}, line {number}")
             yield f"line {number}", {"source": source, "target": target}
         return
     columns = None
@@ -235,6 +255,15 @@ def located_pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[
         yield where.removeprefix(f"{files[0]}, "), columns.pair(row, where)
     if columns is None:
         raise DataError(f"{files[0]}: no pairs in it; check the path")
+
+
+def read_sources(path: str, source_column: str, feature_columns: list[str] | None) -> Iterator[str]:
+    """Yield the source of each row of a file with columns, followed by its features."""
+    arguments = DataArguments(
+        train_file=path, source_column=source_column, target_column=source_column, feature_columns=feature_columns
+    )
+    check_files((path,))
+    return (pair["source"] for pair in _pairs((path,), arguments))
 
 
 def _pairs(files: tuple[str, ...], arguments: DataArguments) -> Iterator[dict[str, str]]:
@@ -269,7 +298,7 @@ def load_files(files: tuple[str, ...], arguments: DataArguments) -> datasets.Dat
     # The cache key covers the files, the columns and this code, but not the split: a file may serve several.
     stats = [(os.path.abspath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in files]
     columns = (arguments.source_column, arguments.target_column, arguments.source_lang, arguments.target_lang)
-    fingerprint = Hasher.hash((CODE_FINGERPRINT, stats, columns))
+    fingerprint = Hasher.hash((CODE_FINGERPRINT, stats, columns, arguments.feature_columns))
     try:
         return datasets.Dataset.from_generator(
             _pairs, **options, cache_dir=arguments.cache_dir, fingerprint=fingerprint

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,6 +22,7 @@ from .alignments import read_alignments
 from .arguments import AUTO, SPLITS, DataArguments
 from .corpora import Corpora, Corpus, corpora_of
 from .encoding import add_alignments
+from .features import texts_of
 from .filtering import filter_pairs
 from .reading import PAIR_FEATURES, PART_COLUMN, check_files, iterate_pairs, load_files, load_named, located_pairs
 from .toy_corpus import load_toy_corpus
@@ -110,7 +110,7 @@ class _Loader:
 
     def __init__(self, arguments: DataArguments, corpora: Corpora) -> None:
         self.arguments, self.corpora, self.parts = arguments, corpora, corpora.parts
-        self._sets: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._sets: dict[str, dict[str, Any]] = {}
 
     def read(self, corpus: Corpus, split: str) -> Any:
         """Return the pairs of a corpus; None if its dataset lacks this split and the split is optional."""
@@ -121,7 +121,7 @@ class _Loader:
             if text.toy_corpus:
                 return load_toy_corpus()[split]
             # Entries may select several language pairs from one dataset.
-            key = astuple(text)
+            key = repr(text)
             if key not in self._sets:
                 self._sets[key] = load_named(text)
             # Parts are numbered before loading, so none may turn out to be missing.
@@ -184,7 +184,8 @@ class _Loader:
     def _prepared(self, corpus: Corpus, pairs: Any) -> Any:
         """Add alignments from a file, if there is one, and apply the filters of a corpus."""
         if self.arguments.links not in (None, AUTO):
-            aligned = list(zip(pairs["source"], pairs["target"], strict=True))
+            texts = texts_of(pairs["source"], corpus.text.feature_columns)
+            aligned = list(zip(texts, pairs["target"], strict=True))
             pairs = add_alignments(pairs, read_alignments(self.arguments.links, aligned))
         if not corpus.filters:
             return pairs
@@ -192,7 +193,8 @@ class _Loader:
         with _naming(corpus):
             if corpus.left_out_file:
                 check_output_file(corpus.left_out_file, self._inputs(), "left_out_file")
-            kept, counts = filter_pairs(pairs, corpus.filters, *languages, corpus.left_out_file)
+            features = bool(corpus.text.feature_columns)
+            kept, counts = filter_pairs(pairs, corpus.filters, *languages, corpus.left_out_file, features)
         if isinstance(pairs, datasets.Dataset):
             reasons = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or 0
             logger.warning(f"{corpus.where}: filters kept {len(kept)} of {len(pairs)} pairs; left out: {reasons}")

@@ -17,6 +17,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from transformers.pipelines.base import ChunkPipeline
 from transformers.utils import logging
 
+from ..data.features import Features
 from ..options import check_choice
 from ..pretrained.languages import (
     DIRECTLY,
@@ -35,7 +36,7 @@ from .decoding import Decoder, Generated
 from .preparation import Preparation, Prepared, SplitSentences
 from .scoring import Score, Target, score
 from .translation import checked_sentence, checked_sentences
-from .translator import MAX_TOKENS, REMARKS, Translator, join
+from .translator import MAX_TOKENS, Translator, join, remark_text
 
 logger = logging.get_logger(__name__)
 
@@ -142,13 +143,14 @@ class TranslationPipeline(Base):
             inputs = self._first_leg(inputs, through, kwargs)
             # A worker process cannot run the first leg.
             kwargs |= {"src_lang": through, "num_workers": 0}
+        features = Features.of(self.tokenizer)
         if isinstance(inputs, str):
-            return super().__call__(checked_sentence(inputs, 1), **kwargs)
+            return super().__call__(checked_sentence(inputs, 1, features), **kwargs)
         if isinstance(inputs, Sequence):
-            results = super().__call__(list(checked_sentences(inputs)), **kwargs) if len(inputs) else []
+            results = super().__call__(list(checked_sentences(inputs, features)), **kwargs) if len(inputs) else []
             return [row[0] for row in results] if all(len(row) == 1 for row in results) else results
         if isinstance(inputs, Iterable) and not isinstance(inputs, Mapping):
-            return super().__call__(checked_sentences(inputs), **kwargs)
+            return super().__call__(checked_sentences(inputs, features), **kwargs)
         if isinstance(inputs, Dataset):
             return super().__call__(CheckedDataset(inputs), **kwargs)
         raise ValueError(f"the input is a {type(inputs).__name__}, not text; pass a string or a list of strings")
@@ -348,7 +350,7 @@ class TranslationPipeline(Base):
         hypotheses, records = join(layout, rows) if layout.sentences else rows[0], []
         for remark in hypotheses[0].remarks or ():
             level = logging.INFO if remark == "corrected" else logging.WARNING
-            logger.log(level, f"a text {REMARKS[remark]}: {layout.fill(layout.sentences)[:50]!r}...")
+            logger.log(level, f"a text {remark_text(remark)}: {layout.fill(layout.sentences)[:50]!r}...")
         for i, hypothesis in enumerate(hypotheses):
             record: dict[str, Any] = {}
             if return_tensors:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice, repeat
 from re import Pattern
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.features import Features, split_features
 from ..errors import unknown_words
 from ..pretrained.alphabet import PLAIN_PUNCTUATION, Alphabet, Memo
 from ..pretrained.languages import Direction, current_pair, tag_sources
@@ -58,7 +59,9 @@ class Prepared:
     """A sentence as the model reads it, and what is needed to restore its translation.
 
     Attributes:
-        source: The original sentence.
+        source: The original sentence, without features.
+        cells: The features that follow it, with a tab before each column.
+        unknown_tags: Those of its tags that training did not show.
         case: The case to restore in the translation, if not that of sentences.
         protected: The text to translate, with placeholders; None if there is nothing to translate.
         direction: Languages, for multilingual models; None for the tokenizer's current ones.
@@ -73,6 +76,8 @@ class Prepared:
     """
 
     source: str
+    cells: str = ""
+    unknown_tags: tuple[str, ...] = ()
     case: Case = Case.SENTENCE
     protected: ProtectedText | None = None
     direction: Direction | None = None
@@ -92,8 +97,8 @@ class Prepared:
 
     @property
     def input_text(self) -> str:
-        """The text that the model reads, prefix included; "" if there is nothing to translate."""
-        return self.prefix + self.text if self.text else ""
+        """The text that the model reads, with prefix and features; "" if there is nothing to translate."""
+        return self.prefix + self.text + self.cells if self.text else ""
 
     @property
     def placeholders(self) -> tuple[str, ...]:
@@ -187,7 +192,7 @@ class Preparation:
         rules: Iterable[str] | None = None,
     ):
         self.tokenizer, self.raw, self.source_prefix = tokenizer, raw, source_prefix
-        self.placeholders = placeholders_of(tokenizer)
+        self.placeholders, self.features = placeholders_of(tokenizer), Features.of(tokenizer)
         if isinstance(protect, str) or not isinstance(protect, Iterable):
             raise ValueError(f"`protect` is a {type(protect).__name__}; pass a list of regular expressions")
         patterns = [checked_pattern(pattern) for pattern in protect]
@@ -245,12 +250,14 @@ class Preparation:
             )
         )
         prepared = [PreparedText(layout, list(islice(rows, len(layout.sentences)))) for layout in layouts]
-        if "cut" in self.rules:
+        if "cut" in self.rules and not self.features:
             prepared = [self._cut(text, glossary) if self._is_long(text) else text for text in prepared]
         return [replace(text, sentences=self._truncated(text.sentences, max_source_length)) for text in prepared]
 
     def split(self, text: str, split: SplitSentences = "auto", language: str | None = None) -> TextLayout:
         """Split a text into sentences by the rules of its language, by default the tokenizer's."""
+        if self.features:
+            return self._lines_with_features(text, self.features)
         bullets = "bullets" in self.rules
         is_split = "sentences" in self.rules or (self._splits_by_language and language is not None)
         if split == "always" or (split == "auto" and is_split):
@@ -260,6 +267,16 @@ class Preparation:
         if self._strips:
             return whole(text, bullets)
         return TextLayout((text,), ("", "")) if text.strip() else TextLayout((), (text,))
+
+    def _lines_with_features(self, text: str, features: Features) -> TextLayout:
+        """Return each line as a sentence, since each has its own features."""
+        sentences, gaps = list[str](), [""]
+        for number, line in enumerate(text.split("\n")):
+            gaps[-1] += "\n" if number else ""
+            if line.strip():
+                sentences.append(features.check(line))
+                gaps.append("")
+        return TextLayout(tuple(sentences), tuple(gaps))
 
     def _encoded(self, sentences: Iterable[Prepared], max_source_length: int | None = None) -> list[Prepared]:
         """Return sentences with their ids."""
@@ -293,7 +310,13 @@ class Preparation:
     def sentence(self, source: str, glossary: Glossary | None = None, direction: Direction | None = None) -> Prepared:
         """Prepare a sentence, except for its ids; glossary terms stay in the text, even if they look like items."""
         language, target_lang = self._languages(direction)
-        sentence = Prepared(source, direction=direction, prefix=self.source_prefix, target_lang=target_lang)
+        source, cells = split_features(source, self.features)
+        sentence = Prepared(source, cells, direction=direction, prefix=self.source_prefix, target_lang=target_lang)
+        if cells:
+            source = source.strip() if self._strips else source
+            sentence = replace(
+                sentence, source=source, unknown_tags=tuple(cast(Any, self.tokenizer).unknown_tags(cells))
+            )
         if self.raw or not source.strip():
             unknown = () if self.placeholders else (match.span() for match in PLACEHOLDER.finditer(source))
             return replace(sentence, protected=with_placeholders(source, unknown, ()))

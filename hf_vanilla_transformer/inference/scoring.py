@@ -11,6 +11,7 @@ from itertools import count
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.features import Features
 from ..errors import unknown_words
 from ..options import POSITIVE, check_range
 from ..pretrained.languages import Direction, Languages, directions_of, tag_sources
@@ -131,6 +132,8 @@ def _source_ids(
 ) -> list[int]:
     if not isinstance(source, str):
         raise ValueError(f"source {number} is a {type(source).__name__}, not a string; pass strings")
+    if features := Features.of(tokenizer):
+        features.check(source, f"source {number}")
     with unknown_words(tokenizer, [source]):
         return tag_sources(tokenizer, [tokenizer(source, verbose=False)["input_ids"]], [direction])[0]
 

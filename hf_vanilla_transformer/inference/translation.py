@@ -12,8 +12,9 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.features import Features
 from ..documents import Document
-from ..errors import lone_surrogate, one_line
+from ..errors import lone_surrogate, one_line, shorten
 from ..options import POSITIVE, check_range
 from ..pretrained.languages import Languages, directions_of
 from ..pretrained.loading import load_model, load_tokenizer
@@ -22,7 +23,7 @@ from .decoding import Decoder, Hypothesis
 from .ensemble import VanillaTransformerEnsemble
 from .glossary import Glossary
 from .preparation import Preparation, Prepared, SplitSentences, encode
-from .translator import MAX_TOKENS, REMARKS, Reranker, Translator
+from .translator import MAX_TOKENS, Reranker, Translator, remark_text, sorted_remarks
 
 logger = logging.get_logger(__name__)
 remarks_logger = logging.get_logger(f"{__name__}.remarks")
@@ -175,8 +176,11 @@ def translate_lines(
         **options | generation_options,
     )
     are_aligned = _per_line(with_alignments)
-    counts = Counter[str]()
-    iterator, total = iter(checked_sentences(lines)), len(lines) if isinstance(lines, Sized) else None
+    counts, remarks = Counter[str](), Counter[str]()
+    iterator, total = (
+        iter(checked_sentences(lines, Features.of(tokenizer))),
+        len(lines) if isinstance(lines, Sized) else None,
+    )
     try:
         with tqdm(total=total, desc="Translating", unit=" sentences", disable=not show_progress) as bar:
             while chunk := list(islice(iterator, chunk_size)):
@@ -188,10 +192,10 @@ def translate_lines(
                 counts["lines"] += len(texts)
                 for text in texts:
                     hypotheses = translator.join(text, islice(rows, len(text.sentences)))
-                    counts.update(hypotheses[0].remarks or ())
+                    remarks.update(hypotheses[0].remarks or ())
                     yield hypotheses
     finally:
-        _warn(counts + translator.counts, translator.max_source_length)
+        _warn(counts + translator.counts, remarks, translator.max_source_length)
 
 
 def translate_document(
@@ -224,28 +228,31 @@ def _per_line(with_alignments: bool | Iterable[bool]) -> Iterator[bool]:
     raise ValueError("`with_alignments` has fewer values than there are lines; pass one for all, or one for each")
 
 
-def _warn(counts: Counter[str], limit: int | None) -> None:
+def _warn(counts: Counter[str], remarks: Counter[str], limit: int | None) -> None:
     if counts["truncated"]:
         logger.warning(
             f"{counts['truncated']} of {counts['sentences']} sentences had more than {limit} tokens and were truncated"
         )
-    if remarks := [f"{counts[name]} {text}" for name, text in REMARKS.items() if counts[name]]:
-        remarks_logger.warning(f"of {counts['lines']} lines, {' and '.join(remarks)}")
+    if remarks:
+        texts = [f"{remarks[remark]} {remark_text(remark)}" for remark in sorted_remarks(remarks)]
+        remarks_logger.warning(f"of {counts['lines']} lines, {shorten(' and '.join(texts))}")
 
 
-def checked_sentences(lines: Iterable[Any]) -> Iterator[str]:
+def checked_sentences(lines: Iterable[Any], features: Features | None = None) -> Iterator[str]:
     if isinstance(lines, str):
         raise ValueError("sentences is one string; pass a list of strings")
     for number, line in enumerate(lines, start=1):
-        yield checked_sentence(line, number)
+        yield checked_sentence(line, number, features)
 
 
-def checked_sentence(line: Any, number: int) -> str:
-    """Return the line; raise a ValueError with its number if it is not a string or not valid Unicode."""
+def checked_sentence(line: Any, number: int, features: Features | None = None) -> str:
+    """Return the line; raise a ValueError with its number if it is no string, not valid Unicode, or lacks features."""
     if not isinstance(line, str):
         raise ValueError(f"sentence {number} is a {type(line).__name__}, not a string; pass strings")
     if surrogate := lone_surrogate(line):
         raise ValueError(f"sentence {number} has {surrogate}; read the text as UTF-8")
+    if features and "\n" not in line and line.strip():
+        features.check(line, f"sentence {number}")
     return line
 
 
@@ -274,6 +281,7 @@ def cross_attention(
     target_ids = generated.ids[1:]
     (weights,) = cross_attentions(model, [(ids, target_ids)])
     source_tokenizer = getattr(tokenizer, "source_tokenizer", tokenizer)
-    source_tokens = [str(source_tokenizer.decode([token])) for token in ids]
+    # Tags begin with a tab.
+    source_tokens = [str(source_tokenizer.decode([token])).removeprefix("\t") for token in ids]
     target_tokens = [str(tokenizer.decode([token])) for token in target_ids]
     return weights[-1].mean(0), source_tokens, target_tokens

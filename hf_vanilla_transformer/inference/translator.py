@@ -1,7 +1,7 @@
 """The way of a sentence: prepared once, searched once, restored once."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.alignments import check_fast
+from ..data.features import Features
 from ..options import Range, check_choice, check_range
 from ..pretrained.languages import DIRECTLY, Direction, choose_pivot, recorded_pivots
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
@@ -21,12 +22,13 @@ from .decoding import Decoder, Hypothesis
 from .glossary import Glossary
 from .preparation import Preparation, Prepared, PreparedText, SplitSentences, is_suspicious
 
-# Warning text for each remark of a hypothesis.
+# Warning text for each remark of a hypothesis; "tag" is followed by a space and the tag.
 REMARKS = {
     "cut": "had a sentence longer than any in training, which was cut",
     "corrected": "had typos, which were corrected",
     "limit": "ended at the length limit (`max_new_tokens` raises it)",
     "short": "came back suspiciously short",
+    "tag": "had the tag {}, which training did not show",
 }
 
 # Takes sentences and the hypotheses of each, and returns them sorted, best first.
@@ -90,6 +92,8 @@ class Translator:
             glossary,
         )
         if reranker is not None:
+            if Features.of(tokenizer):
+                raise ValueError("`reranker` cannot tell the tags of feature columns; leave it out")
             self.decoder.return_all_beams()
         check_range(Range(ge=2), max_source_length=max_source_length)
         check_choice(SplitSentences, split_sentences=split_sentences)
@@ -219,8 +223,12 @@ class Translator:
         text, alignment = sentence.restore(hypothesis.text, links)
         remarks = {*(hypothesis.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
         remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
+        remarks |= {f"tag {tag}" for tag in sentence.unknown_tags}
         return replace(
-            hypothesis, text=text, alignment=alignment if sentence.is_aligned else None, remarks=_sorted(remarks)
+            hypothesis,
+            text=text,
+            alignment=alignment if sentence.is_aligned else None,
+            remarks=sorted_remarks(remarks) or None,
         )
 
 
@@ -235,7 +243,7 @@ def _after(first: Hypothesis, second: Hypothesis, pivot: str) -> Hypothesis:
     if alignment is not None:
         alignment = composed(first.alignment or [], alignment)
     remarks = {*(first.remarks or ()), *(second.remarks or ())}
-    return replace(second, pivot=pivot, alignment=alignment, remarks=_sorted(remarks))
+    return replace(second, pivot=pivot, alignment=alignment, remarks=sorted_remarks(remarks) or None)
 
 
 def composed(first: Sequence[Link], second: Sequence[Link]) -> list[Link]:
@@ -267,13 +275,20 @@ def _joined(layout: TextLayout, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
         layout.fill(texts),
         sum(counted) / len(counted) if counted else None,
         alignment,
-        _sorted(remarks),
+        sorted_remarks(remarks) or None,
         next((hypothesis.pivot for hypothesis in hypotheses if hypothesis.pivot), None),
     )
 
 
-def _sorted(remarks: Collection[str]) -> list[str] | None:
-    return [remark for remark in REMARKS if remark in remarks] or None
+def sorted_remarks(remarks: Iterable[str]) -> list[str]:
+    order = [*REMARKS]
+    return sorted(remarks, key=lambda remark: (order.index(remark.partition(" ")[0]), remark))
+
+
+def remark_text(remark: str) -> str:
+    """Return the warning text for a remark."""
+    kind, _, name = remark.partition(" ")
+    return REMARKS[kind].format(name)
 
 
 class _WordCount:

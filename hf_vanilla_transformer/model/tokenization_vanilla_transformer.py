@@ -12,7 +12,7 @@ import copy
 import json
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Self, cast
 
@@ -32,6 +32,9 @@ PLACEHOLDER_TOKENIZER_JSON = json.dumps(
     }
 )
 
+# Stands for a tag of a source that training did not show.
+UNKNOWN_TAG = "<unk>"
+
 SPECIAL_TOKENS = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
@@ -42,6 +45,9 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     other, while added tokens, special or not, are still matched. Words (`is_split_into_words=True`) are encoded like
     the text that joins them with single spaces. Without this package and its code, the same files load as a
     `PreTrainedTokenizerFast`, which keeps added special tokens in decoded texts and encodes words without spaces.
+
+    If training recorded `feature_columns`, a source is a line of cells separated by tabs: its text, then tags, which
+    `feature_separator` separates within a cell. Each tag is one token.
     """
 
     @classmethod
@@ -68,6 +74,23 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
                 added += super()._add_tokens([findable(token, is_special, self.backend_tokenizer)])
         return added
 
+    def tokenized_form(self, source: str, hide_tags: bool = False) -> str:
+        """Return a source with its tags spelled like their tokens, or hidden by spaces; other text stays the same."""
+        if "\t" not in source or not self.init_kwargs.get("feature_columns"):
+            return source
+        text, tags = tags_of(source, self.init_kwargs.get("feature_separator"))
+        # The only place that orders text and tags.
+        tokens = "".join(tag_token(tag if self._has_tag(tag) else UNKNOWN_TAG) for tag in tags)
+        return text + (" " * len(tokens) if hide_tags else tokens)
+
+    def unknown_tags(self, source: str) -> list[str]:
+        """Return the tags of a source that have no token."""
+        _, tags = tags_of(source, self.init_kwargs.get("feature_separator"))
+        return [tag for tag in tags if not self._has_tag(tag)]
+
+    def _has_tag(self, tag: str) -> bool:
+        return self.backend_tokenizer.token_to_id(tag_token(tag)) is not None
+
     def _encode_plus(
         self,
         text: Any,
@@ -79,6 +102,8 @@ class VanillaTransformerSharedTokenizer(HubCodeMixin, PreTrainedTokenizerFast):
     ) -> BatchEncoding:
         base: Any = super()
         if not is_split_into_words:
+            if self.init_kwargs.get("feature_columns"):
+                text = _each(self.tokenized_form, text)
             return base._encode_plus(text, text_pair, *args, return_tensors=return_tensors, **kwargs)
         joined = _joined(text)
         batch = base._encode_plus(joined, text_pair and _joined(text_pair), *args, **kwargs)
@@ -371,6 +396,25 @@ def shared_settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     return settings | tokenizer.special_tokens_map
 
 
+def tags_of(source: str, separator: str | None) -> tuple[str, list[str]]:
+    """Split a source with features into its text and its tags."""
+    text, *cells = source.split("\t")
+    tags = (tag.strip() for cell in cells for tag in (cell.split(separator) if separator else [cell]))
+    return text, [tag for tag in tags if tag]
+
+
+def tag_token(tag: str) -> str:
+    """Return the token of a tag, which no text can spell, as texts have no tabs."""
+    return f"\t{tag}"
+
+
+def _each(function: Callable[[str], str], text: Any) -> Any:
+    """Apply a function to a text, or to each text of a batch or of pairs."""
+    if isinstance(text, list | tuple):
+        return type(text)(_each(function, item) for item in text)
+    return function(text) if isinstance(text, str) else text
+
+
 def _joined(words: Any) -> Any:
     """Join each list of words, in lists or pairs of them, with single spaces."""
     if not isinstance(words, list | tuple):
@@ -396,7 +440,7 @@ def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> A
 
     The backend must not know it as special. Normalized tokens are matched in normalized text, where a normalizer that
     prepends a space to every text, such as unigram's, hides them; the token is then matched before normalization, and
-    includes the space after it, which would otherwise be doubled.
+    includes the space after it, which would otherwise be doubled. A tag is followed by no text, only by other tags.
     """
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     prepends_space = not normalize("ab").endswith(normalize("b"))
@@ -405,7 +449,7 @@ def findable(token: str | AddedToken, is_special: bool, backend: Tokenizer) -> A
         added.content,
         single_word=added.single_word,
         lstrip=added.lstrip,
-        rstrip=added.rstrip or prepends_space,
+        rstrip=added.rstrip or (prepends_space and not added.content.startswith("\t")),
         normalized=added.normalized and not prepends_space,
     )
 

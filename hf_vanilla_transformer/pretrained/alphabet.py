@@ -51,6 +51,7 @@ class Alphabet:
 
     def __init__(self, side: Any):
         self._side, self._size = side, len(side)
+        self._has_features = bool(getattr(side, "init_kwargs", {}).get("feature_columns"))
         self._knows = Memo(self._has).__getitem__
         self._plain = Memo(self._plain_form).__getitem__
 
@@ -107,7 +108,8 @@ class Alphabet:
     def _texts(self) -> list[str]:
         rows = [[token] for token in range(self._size)]
         texts: list[str] = self._side.batch_decode(rows, skip_special_tokens=True)
-        return texts
+        # Tags are no text.
+        return [text for text in texts if not (self._has_features and text.startswith("\t"))]
 
     @cached_property
     def _characters(self) -> frozenset[str]:

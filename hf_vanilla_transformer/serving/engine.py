@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import one_line
+from ..errors import DataError, one_line
 from ..inference.ctranslate2 import CTranslate2Model, check_settings
 from ..inference.decoding import Hypothesis, decoding_session
 from ..inference.glossary import Glossary, GlossaryError
@@ -178,7 +178,10 @@ class ServedModel(Batcher):
         key = _Key(options or TranslationOptions(), *([(source, target)] if self._is_set_to_languages else ()))
         # Check the options; without the glossary, as only the model's thread may tokenize its translations.
         self._translator(replace(key.options, glossary=None))
-        layouts = [self.preparation.split(text, split_sentences, source) for text in texts]
+        try:
+            layouts = [self.preparation.split(text, split_sentences, source) for text in texts]
+        except DataError as error:
+            raise InvalidRequest(one_line(error)) from error
         inputs = [
             _Input(layout, source, target, is_aligned)
             for layout, is_aligned in zip(layouts, islice(are_aligned, len(layouts)), strict=True)

@@ -8,6 +8,8 @@ import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
 from ..data.augmentation import DEFAULT
+from ..data.features import texts_of
+from ..model.tokenization_vanilla_transformer import tags_of
 from ..presets import AUTO_PRESET, preset_config
 from ..text.notation import PROSE, Notation, find_notation, share_symbols, split_into_symbols
 from .arguments import (
@@ -192,13 +194,16 @@ def look_at(text: TextSplits) -> Corpus:
     """Sample the training pairs."""
     train = cast(datasets.Dataset, text.train)
     sample = _sample(train)
-    sources, targets = ([line.partition("\t")[0] for line in sample[side]] for side in ("source", "target"))
+    sources, targets = texts_of(sample["source"], text.features), sample["target"][:]
     source, target = find_notation(sources), find_notation(targets)
     if text.has_several_directions or (source.is_prose and target.is_prose):
         prose = Notation(PROSE, "several directions")
         return Corpus(prose, prose, True, len(train), count_words(train))
     is_shared = source.algorithm == target.algorithm and share_symbols(sources, targets, source)
-    symbols = sum(_count_symbols(*side) for side in ((source, sources), (target, targets)))
+    symbols = _count_symbols(source, sources) + _count_symbols(target, targets)
+    if text.features:
+        separator = text.features.feature_separator
+        symbols += sum(len(tags_of(line, separator)[1]) for line in sample["source"])
     return Corpus(source, target, is_shared, len(train), symbols * len(train) / len(sample))
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..data.arguments import DataArguments
+from ..data.features import Features
 from ..errors import DataError
 from ..export.formats import export_model
 from ..files import atomic_write
@@ -89,6 +90,8 @@ def distill(
         raise DataError("`streaming`: the teacher needs the training pairs in memory; leave it out")
     if others := data_args.corpora or data_args.monolingual_target:
         raise DataError(f"{others}: distillation uses only the training pairs and the teacher's; leave other text out")
+    if (Features.of(tokenizer) is None) != (not data_args.feature_columns):
+        raise DataError("teacher and text must both have feature columns, or neither; set `feature_columns` likewise")
     languages = model_languages(tokenizer, data_args.source_lang, data_args.target_lang, "the teacher")
     check_arguments(data_args, args, None)
     find_checkpoint(args)

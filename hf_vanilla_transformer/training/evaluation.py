@@ -17,6 +17,7 @@ from ..data.arguments import SPLITS
 from ..data.augmentation import has_placeholders, protect_pairs
 from ..data.batching import token_lengths
 from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
+from ..data.features import split_features, texts_of
 from ..data.reading import PAIR_FEATURES
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
@@ -57,7 +58,7 @@ class Sample(NamedTuple):
         """Fields to show, by name, each on one line, with the direction first and the translation as `output`."""
         texts = {"direction": self.direction, "source": self.source, "reference": self.reference}
         texts[output] = self.translation
-        return {name: " ".join(text.split()) for name, text in texts.items() if text or name != "direction"}
+        return {name: _on_one_line(text) for name, text in texts.items() if text or name != "direction"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def corpus_scorer(
 ) -> Any:
     """Return a `compute_metrics` that scores generated ids against the targets of pairs, by direction."""
     columns, metrics = pairs[:], metrics_for(text.target_notation, args.metric_for_best_model)
-    references = (protect_pairs(columns) if has_placeholders(tokenizer) else columns)["target"]
+    references = (protect_pairs(columns, text.features) if has_placeholders(tokenizer) else columns)["target"]
 
     def score(prediction: EvalPrediction) -> dict[str, float]:
         ids = cast(np.ndarray, prediction.predictions)
@@ -301,7 +302,8 @@ class Evaluation:
         # Training pairs, because a few pairs alone yield no statistics.
         others = train.select(self.text.rows_by_direction(train).get(direction, rows[:0])[:STATISTICS_PAIRS])
         sources, targets = tried["source"][:], tried["target"][:]
-        links = align_corpus(sources + others["source"][:], targets + others["target"][:])[: len(tried)]
+        texts = texts_of(sources + others["source"][:], self.text.features)
+        links = align_corpus(texts, targets + others["target"][:])[: len(tried)]
         if any(links):
             set_alignment_heads(model, find_alignment_heads(model, tokenizer, sources, targets, links)[0])
 
@@ -313,13 +315,15 @@ class Evaluation:
         pairs = pairs.select(range(0, len(pairs), -(-len(pairs) // PAIRS)))
         usable = within_limits({side: pairs[side][:] for side in PAIR_FEATURES}, self.tokenizer, self.limits)
         pairs = pairs.select([i for i, is_usable in enumerate(usable) if is_usable])
-        columns = (pairs["source"][:], pairs["target"][:], self.directions(pairs) or [None] * len(pairs))
+        sources = [split_features(source, self.text.features) for source in pairs["source"]]
+        rows = zip(sources, pairs["target"][:], self.directions(pairs) or [None] * len(pairs), strict=True)
+        held_out = [HeldOut(source, target, direction, cells) for (source, cells), target, direction in rows]
 
         def translations(chosen: Sequence[HeldOut], **options: Any) -> list[str]:
-            sources, directions = [pair.source for pair in chosen], [pair.direction for pair in chosen]
+            sources, directions = [pair.source + pair.cells for pair in chosen], [pair.direction for pair in chosen]
             return self._translated(model, sources, directions, **options)
 
-        return prove_rules(model, self.tokenizer, [*map(HeldOut, *columns)], translations)
+        return prove_rules(model, self.tokenizer, held_out, translations)
 
     def directions(self, pairs: datasets.Dataset) -> list[Any]:
         """Return the direction of each pair; none if sources have no tags."""
@@ -382,6 +386,11 @@ class Evaluation:
             if samples := list(islice(_spread_pairs(pairs, is_usable), SAMPLE_TRANSLATIONS)):
                 return split, samples
         return SPLITS[0], []
+
+
+def _on_one_line(text: str) -> str:
+    """Return a text with single spaces; tabs, which separate features, stay."""
+    return "\t".join(" ".join(cell.split()) for cell in text.split("\t"))
 
 
 def _spread_pairs(pairs: Any, is_usable: Callable[[dict[str, Any]], bool]) -> Iterator[dict[str, Any]]:

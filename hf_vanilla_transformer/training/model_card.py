@@ -20,6 +20,7 @@ from transformers import __version__ as transformers_version
 
 from ..data.arguments import DataArguments
 from ..data.corpora import corpora_of
+from ..data.features import Features
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
 from ..text.facts import inactive_rules
@@ -105,6 +106,7 @@ def write_model_card(
         tested=scored_directions(results.entries),
         samples=[sample.lines(words.output) for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it contains.
+        features=Features.named_by(data_args),
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
         rules_on=[name for name, rule in results.entries.get("text_rules", {}).items() if rule["is_on"]],

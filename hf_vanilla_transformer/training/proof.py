@@ -41,15 +41,17 @@ class HeldOut(NamedTuple):
     """A pair not trained on.
 
     Attributes:
-        source: The source.
+        source: The source, without features.
         target: Its target.
         direction: Languages, if the model has several.
+        cells: The features that follow the source.
         rule: The rule for which the pair was changed; "" for a pair as it is.
     """
 
     source: str
     target: str
     direction: Direction | None
+    cells: str = ""
     rule: str = ""
 
 
@@ -110,9 +112,9 @@ def _in_other_cases(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
 def _joined(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
     for first in range(0, len(pairs) - JOINED + 1, max(JOINED, len(pairs) // CHANGED_PAIRS)):
         group = pairs[first : first + JOINED]
-        if len({pair.direction for pair in group}) == 1:
+        if len({pair.direction for pair in group}) == 1 and not any(pair.cells for pair in group):
             source, target = (" ".join(side) for side in zip(*(pair[:2] for pair in group), strict=True))
-            yield HeldOut(source, target, group[0].direction, "sentences")
+            yield HeldOut(source, target, group[0].direction, rule="sentences")
 
 
 def _with_items(pairs: Sequence[HeldOut]) -> Iterator[HeldOut]:
@@ -131,13 +133,14 @@ def _why(gains: Sequence[float]) -> str:
 
 def _rules_used(preparation: Preparation, pair: HeldOut) -> frozenset[str]:
     """Return the rules that change a source, if its tokens change; for a changed pair, only the rule it is for."""
-    (text,) = preparation.prepare([pair.source], [pair.direction])
+    source = pair.source + pair.cells
+    (text,) = preparation.prepare([source], [pair.direction])
     rules = rules_used(preparation, text)
     if pair.rule:
         rules &= {pair.rule}
     if not rules:
         return rules
-    unprepared = encode(preparation.tokenizer, [pair.source], directions=[pair.direction])
+    unprepared = encode(preparation.tokenizer, [source], directions=[pair.direction])
     return frozenset() if [sentence.ids for sentence in text.sentences] == unprepared else rules
 
 

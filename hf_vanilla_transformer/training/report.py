@@ -21,6 +21,7 @@ from ..data.reading import headerless_tsv_files
 from ..errors import one_line
 from ..files import atomic_update, atomic_write
 from ..inference.translation import cross_attention
+from ..model.tokenization_vanilla_transformer import tag_token
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from ..text.facts import inactive_rules
 from .arguments import UNDECIDED_STEPS, VanillaTransformerTrainingArguments, peak_learning_rate
@@ -46,8 +47,8 @@ GOOD_WARMUP = 0.25
 # Display names of the metrics that can select a model, by key.
 CHOOSING_METRICS = {**ALL_METRIC_NAMES, "exact_match": "exact match", "loss": "loss"}
 
-# Maximum characters of a sentence in the summary.
-SHOWN_WIDTH = 40
+# Maximum characters of a sentence in the summary, and number of tags.
+SHOWN_WIDTH, SHOWN_TAGS = 40, 5
 
 
 def start_summary(experiment: Experiment) -> str:
@@ -63,6 +64,7 @@ def start_summary(experiment: Experiment) -> str:
         *_part_lines(experiment),
         *_oddity_lines(experiment),
         *experiment.plan.reasons,
+        *_feature_lines(experiment),
         f"vocabulary   {source_size} source, {target_size} target tokens",
         f"model        {config.model_type}, {parameters}, width {config.hidden_size}",
         f"batches      {size} x {args.gradient_accumulation_steps} accumulated x {args.world_size} processes",
@@ -115,6 +117,15 @@ def _oddity_lines(experiment: Experiment) -> list[str]:
         for name, pairs in corpora
         if (odd := oddities(pairs, experiment.tokenizer))
     ]
+
+
+def _feature_lines(experiment: Experiment) -> list[str]:
+    """Count the tags: too many if `feature_separator` is missing."""
+    if not (features := experiment.text.features):
+        return []
+    tags = [token for token in experiment.tokenizer.get_added_vocab() if token.startswith(tag_token(""))]
+    shown = ", ".join(repr(token.strip()) for token in sorted(tags)[:SHOWN_TAGS])
+    return [f"features     {len(tags)} tags in {features.feature_columns} columns: {shown}, ..."]
 
 
 def _length_lines(experiment: Experiment) -> list[str]:

@@ -16,6 +16,7 @@ from ..data.arguments import NONE
 from ..data.augmentation import DEFAULT, DEFAULT_SHARES, has_placeholders
 from ..data.batching import token_lengths
 from ..data.encoding import PairCounts
+from ..data.features import without_features
 from ..inference.preparation import Preparation
 from ..pretrained.alphabet import PLAIN_PUNCTUATION
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
@@ -45,7 +46,7 @@ LENGTH_FACTOR, MANY = 1.1, 200
 
 @dataclass(frozen=True)
 class TrainingText:
-    """The training pairs, for a stream its first ones, as far as facts are learned from them."""
+    """The training pairs without features, for a stream the first ones, as far as facts are learned from them."""
 
     text: TextSplits
 
@@ -53,8 +54,10 @@ class TrainingText:
     def pairs(self) -> Any:
         train = self.text.train
         if isinstance(train, datasets.Dataset):
-            return train.select(range(0, len(train), -(-len(train) // WORD_SAMPLE)))
-        return datasets.Dataset.from_list(list(train.take(STREAM_SAMPLE)))
+            pairs = train.select(range(0, len(train), -(-len(train) // WORD_SAMPLE)))
+        else:
+            pairs = datasets.Dataset.from_list(list(train.take(STREAM_SAMPLE)))
+        return without_features(pairs, self.text.features)
 
     @cached_property
     def sample(self) -> Any:

@@ -12,6 +12,7 @@ from ..data.arguments import AUTO, SPLITS, DataArguments
 from ..data.batching import EpochRows
 from ..data.corpora import Part, corpora_of, rows_per_epoch
 from ..data.encoding import PairCounts, TokenizedStream, add_alignments
+from ..data.features import Features, texts_of
 from ..data.reading import PART_COLUMN
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
@@ -31,6 +32,7 @@ class TextSplits:
         test: Test pairs, if any.
         parts: Corpora and directions that `PART_COLUMN` indexes; a single one for pairs without that column.
         temperature: Temperature of the sampling of directions.
+        features: Features of the sources, if any.
     """
 
     train: datasets.Dataset | datasets.IterableDataset
@@ -38,6 +40,7 @@ class TextSplits:
     test: datasets.Dataset | None = None
     parts: tuple[Part, ...] = (Part(),)
     temperature: float = 1.0
+    features: Features | None = None
 
     def present(self) -> dict[str, Any]:
         """Splits by name, without missing ones."""
@@ -119,7 +122,8 @@ def load_text(data_args: DataArguments) -> TextSplits:
             if not len(loaded[split]):
                 raise DataError(f"there are no {split} pairs; raise `{split}_split_size` or give a {split} file")
     corpora = corpora_of(data_args)
-    return TextSplits(**loaded, parts=corpora.parts, temperature=corpora.temperature)
+    features = Features.named_by(data_args)
+    return TextSplits(**loaded, parts=corpora.parts, temperature=corpora.temperature, features=features)
 
 
 def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransformerTrainingArguments) -> TextSplits:
@@ -136,7 +140,7 @@ def align_text(text: TextSplits, data_args: DataArguments, args: VanillaTransfor
         rows = np.flatnonzero(np.isin(numbers, distinct))
         exchanged = np.array([part.direction != first for part in text.parts])[numbers[rows]]
         pairs = train.select(rows)
-        sides = [*zip(pairs["source"][:], pairs["target"][:], strict=True)]
+        sides = [*zip(texts_of(pairs["source"][:], text.features), pairs["target"][:], strict=True)]
         sides = [pair[::-1] if exchange else pair for pair, exchange in zip(sides, exchanged, strict=True)]
         sources, targets = [*zip(*sides, strict=True)] or ((), ())
         aligned = align_corpus(sources, targets, show_progress=not args.disable_tqdm)

@@ -17,9 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from ..data.augmentation import parse_shares
 from ..data.corpora import Part
 from ..data.encoding import Prefixes, SourcePrefix
+from ..data.features import Features, split_features
 from ..data.tokenizer_training import train_tokenizer
+from ..errors import DataError
 from ..model.multilingual_vanilla_transformer import VanillaTransformerMultilingualTokenizer
-from ..model.tokenization_vanilla_transformer import VanillaTransformerTokenizer
+from ..model.tokenization_vanilla_transformer import UNKNOWN_TAG, VanillaTransformerTokenizer, tag_token
 from ..pretrained.languages import has_tags, is_multilingual
 from ..pretrained.loading import load_tokenizer
 from ..text.protection import PLACEHOLDERS
@@ -48,15 +50,20 @@ def load_or_train_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer that the arguments name, or train one in the first process.
 
-    Languages and tags of the training pairs and, if the run inserts items, placeholders are added, not learned.
+    Languages and tags of the training pairs, tags in their feature columns and, if the run inserts items, placeholders
+    are added, not learned.
     """
     tags = [part.tag for part in text.parts if part.tag]
     placeholders = PLACEHOLDERS if "items" in parse_shares(args.augment) else ()
     # Matched as written, before normalization.
-    added = [AddedToken(token, normalized=False) for token in dict.fromkeys([*tags, *placeholders])]
+    added = [
+        AddedToken(token, normalized=False) for token in dict.fromkeys([*tags, *placeholders, *_feature_tokens(text)])
+    ]
     texts = partial(_texts, text, data_seed(args))
     if name := model_args.tokenizer_name_or_path or model_args.model_name_or_path:
         tokenizer = load_tokenizer(name, trust_remote_code=model_args.trust_remote_code)
+        if Features.of(tokenizer) and not text.features:
+            raise DataError(f"{name} was trained with feature columns; name those of the text as `feature_columns`")
         if model_args.extend_vocab:
             tokenizer = extend_tokenizer(tokenizer, texts, model_args.extend_vocab)
     elif model_args.separate_vocabularies and text.has_several_directions:
@@ -71,6 +78,8 @@ def load_or_train_tokenizer(
     if text.has_several_directions or has_tags(tokenizer):
         tokenizer = _with_directions(tokenizer, text)
     tokenizer.add_tokens(added)
+    if text.features:
+        text.features.record(tokenizer)
     if len(text.trained) == 1 and not is_multilingual(tokenizer):
         # Saved with the tokenizer, as in Marian's.
         tokenizer.init_kwargs |= dict(zip(("source_lang", "target_lang"), text.trained[0], strict=True))
@@ -101,7 +110,17 @@ def source_prefixes(tokenizer: PreTrainedTokenizerBase, parts: Sequence[Part]) -
 def _texts(text: TextSplits, seed: int, *sides: str) -> Iterator[str]:
     is_stream = isinstance(text.train, datasets.IterableDataset)
     rows = text.train.take(STREAM_TOKENIZER_PAIRS) if is_stream else text.distinct_rows(seed)
-    return (row[side] for row in rows for side in sides)
+    return (split_features(row[side], text.features)[0] for row in rows for side in sides)
+
+
+def _feature_tokens(text: TextSplits) -> list[str]:
+    """Return the tokens of the tags in the feature columns of the training pairs, for a stream its first ones."""
+    if not text.features:
+        return []
+    is_stream = isinstance(text.train, datasets.IterableDataset)
+    rows = text.train.take(STREAM_TOKENIZER_PAIRS) if is_stream else text.train
+    tags = text.features.tags(source for batch in rows.iter(1000) for source in batch["source"])
+    return [tag_token(tag) for tag in (UNKNOWN_TAG, *tags)]
 
 
 def _train_tokenizer(model_args: ModelArguments, texts: Texts, reserved: int) -> PreTrainedTokenizerBase:
