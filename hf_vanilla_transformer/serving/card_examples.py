@@ -40,7 +40,7 @@ def card_examples(model: Any) -> list[Example]:
     entries = [entry.get("text") for entry in widget if isinstance(entry, dict)] if isinstance(widget, list) else []
     examples = [Example(entry) for entry in entries if isinstance(entry, str)]
     examples = examples or [Example(match[3], match[1], match[2]) for match in SAMPLE.finditer(text)]
-    stripped = (example._replace(text=example.text.strip()) for example in examples)
+    stripped = (example._replace(text=example.text.strip(" \n")) for example in examples)
     return list(dict.fromkeys(example for example in stripped if example.text))[:MAX_EXAMPLES]
 
 

@@ -107,6 +107,8 @@ def write_model_card(
         samples=[sample.lines(words.output) for sample in samples],
         # A JSON string is a Python string, whatever quotes and backslashes it contains.
         features=Features.named_by(data_args),
+        source_column=data_args.source_column,
+        feature_columns=shlex.join(data_args.feature_columns or ()),
         example=json.dumps(samples[0].source if samples else "...", ensure_ascii=False),
         results=results.entries,
         rules_on=[name for name, rule in results.entries.get("text_rules", {}).items() if rule["is_on"]],

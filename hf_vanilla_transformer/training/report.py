@@ -21,7 +21,7 @@ from ..data.reading import headerless_tsv_files
 from ..errors import one_line
 from ..files import atomic_update, atomic_write
 from ..inference.translation import cross_attention
-from ..model.tokenization_vanilla_transformer import tag_token
+from ..model.tokenization_vanilla_transformer import UNKNOWN_TAG, tag_token
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
 from ..text.facts import inactive_rules
 from .arguments import UNDECIDED_STEPS, VanillaTransformerTrainingArguments, peak_learning_rate
@@ -123,9 +123,10 @@ def _feature_lines(experiment: Experiment) -> list[str]:
     """Count the tags: too many if `feature_separator` is missing."""
     if not (features := experiment.text.features):
         return []
-    tags = [token for token in experiment.tokenizer.get_added_vocab() if token.startswith(tag_token(""))]
-    shown = ", ".join(repr(token.strip()) for token in sorted(tags)[:SHOWN_TAGS])
-    return [f"features     {len(tags)} tags in {features.feature_columns} columns: {shown}, ..."]
+    tokens = sorted({*experiment.tokenizer.get_added_vocab()} - {tag_token(UNKNOWN_TAG)})
+    tags = [token.removeprefix(tag_token("")) for token in tokens if token.startswith(tag_token(""))]
+    shown = ", ".join([*map(repr, tags[:SHOWN_TAGS]), *["..."] * (len(tags) > SHOWN_TAGS)])
+    return [f"features     {len(tags)} tags in {features.feature_columns} column(s): {shown}"]
 
 
 def _length_lines(experiment: Experiment) -> list[str]:

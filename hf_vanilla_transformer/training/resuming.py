@@ -41,7 +41,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 FIXED = frozenset(
     "model_name_or_path extend_vocab tokenizer_name_or_path tokenizer_algorithm vocab_size min_frequency "
     "separate_vocabularies lowercase normalization source_tokenizer_algorithm target_tokenizer_algorithm "
-    "source_normalization".split()
+    "source_normalization feature_separator".split()
 ) | {TOKENIZER}
 
 # May change if their product stays the same.

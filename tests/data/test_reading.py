@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import re
 
 import datasets
 import pyarrow as pa
@@ -347,3 +348,69 @@ def test_a_dataset_without_known_splits(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: {"other": None, "more": None})
     with pytest.raises(DataError, match="me/x: has the splits other, more, none of train, validation, test; rename"):
         load_parallel_text(DataArguments(dataset_name="me/x"))
+
+
+class TestFeatures:
+    ARGUMENTS = {"feature_columns": ["tags"], "feature_separator": ";"}
+
+    def pairs(self, path, **options):
+        return rows(load_parallel_text(DataArguments(train_file=path, **self.ARGUMENTS | options))["train"])
+
+    @pytest.mark.parametrize("streaming", [False, True])
+    def test_follow_the_source(self, tmp_path, streaming):
+        expected = [("go\tV;PST", "went"), ("go\t", "go")]
+        columns = {"source_column": "0", "target_column": "2", "feature_columns": ["1"], "streaming": streaming}
+        assert self.pairs(write(tmp_path / "a.tsv", "go\tV;PST\twent\ngo\t\tgo\n"), **columns) == expected
+        content = 'tags,source,target\nV;PST,go,went\n"",go,go\n'
+        assert self.pairs(write(tmp_path / "a.csv", content), streaming=streaming) == expected
+        table = {"tags": ["V;PST", ""], "target": ["went", "go"], "source": ["go", "go"]}
+        records = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        path = write(tmp_path / "a.jsonl", "".join(f"{json.dumps(record)}\n" for record in records))
+        assert self.pairs(path, streaming=streaming) == expected
+        pq.write_table(pa.table(table), tmp_path / "a.parquet")
+        assert self.pairs(str(tmp_path / "a.parquet"), streaming=streaming) == expected
+        named = DataArguments(dataset_name=str(tmp_path / "only"), streaming=streaming, **self.ARGUMENTS)
+        (tmp_path / "only").mkdir()
+        write(tmp_path / "only" / "train.jsonl", (tmp_path / "a.jsonl").read_bytes())
+        assert rows(load_parallel_text(named)["train"]) == expected
+
+    def test_other_columns_are_read_anew(self, tmp_path):
+        path = write(tmp_path / "a.tsv", "go\twent\tV\tPST\n")
+        columns = {"source_column": "0", "target_column": "1"}
+        assert self.pairs(path, feature_columns=["2"], **columns) == [("go\tV", "went")]
+        assert self.pairs(path, feature_columns=["3", "2"], **columns) == [("go\tPST\tV", "went")]
+
+    @pytest.mark.parametrize(
+        ("name", "content", "error"),
+        [
+            ("a.tsv", "go\twent\tV\nbe\twas\n", "a.tsv, line 2: field '2' is missing"),
+            ("a.tsv", "go\twent\n", "a.tsv, line 1: no column '2'; the columns are '0', '1'; set `feature_columns`"),
+            ("a.jsonl", '{"0": "a\\tb", "1": "c", "2": "V"}', "line 1: a tab or line end inside a field"),
+            ("a.jsonl", '{"0": "a", "1": "c", "2": ["V"]}', "line 1: field '2' is list, not a string"),
+        ],
+    )
+    def test_unusable_rows(self, tmp_path, name, content, error):
+        columns = {"source_column": "0", "target_column": "1", "feature_columns": ["2"]}
+        with pytest.raises(DataError, match=re.escape(error)):
+            self.pairs(write(tmp_path / name, content), **columns)
+
+    def test_two_text_files_have_them_in_the_source(self, tmp_path):
+        source, target = write(tmp_path / "s", "go\tV\nbe\tV\n"), write(tmp_path / "t", "went\nwas\n")
+        options = {"train_source_file": source, "train_target_file": target}
+        arguments = DataArguments(**options, **self.ARGUMENTS)
+        assert rows(load_parallel_text(arguments)["train"]) == [("go\tV", "went"), ("be\tV", "was")]
+        write(tmp_path / "s", "go\tV\nbe\n")
+        with pytest.raises(DataError, match="s, line 2 has 1 of 2 columns: 'be'"):
+            load_parallel_text(arguments)
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"feature_separator": ";"}, "without `feature_columns`"),
+            ({"feature_columns": ["2"], "feature_separator": " "}, "set a mark"),
+            ({"feature_columns": ["2"], "toy_corpus": True}, "`toy_corpus` has no `feature_columns`"),
+        ],
+    )
+    def test_unusable_options(self, options, error):
+        with pytest.raises(DataError, match=error):
+            DataArguments(**options)

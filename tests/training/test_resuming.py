@@ -51,9 +51,9 @@ class TestTable:
     NEITHER = frozenset(
         "preset config_overrides train_source_file train_target_file train_file validation_source_file "
         "validation_target_file validation_file test_source_file test_target_file test_file corpora "
-        "train_weight monolingual_target reverse_model source_column target_column dataset_name dataset_config_name "
-        "toy_corpus bf16_if_fast cache_dir synthetic_dir resume_with_changes trust_remote_code test_dataset_name "
-        "preprocessing_num_workers".split()
+        "train_weight monolingual_target reverse_model source_column target_column feature_columns dataset_name "
+        "dataset_config_name toy_corpus bf16_if_fast cache_dir synthetic_dir resume_with_changes trust_remote_code "
+        "test_dataset_name preprocessing_num_workers".split()
     )
 
     def test_every_argument_of_ours_is_in_one_class(self):
