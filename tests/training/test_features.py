@@ -6,11 +6,12 @@ import pytest
 from fastapi.testclient import TestClient
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
-from experiments import SHAPE, set_up, train
+from experiments import SHAPE, arguments, set_up, train
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.data.augmentation import Noise, protect_pairs
 from hf_vanilla_transformer.data.features import Features
+from hf_vanilla_transformer.data.inspection import inspect_pairs
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.inference.alignment import word_alignments
 from hf_vanilla_transformer.inference.preparation import Preparation
@@ -18,6 +19,7 @@ from hf_vanilla_transformer.inference.scoring import score
 from hf_vanilla_transformer.inference.translation import load, remarks_logger, translate
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.engine import Engine, ServedModel
+from hf_vanilla_transformer.training.distillation import distill
 from parallel_text import tsv, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -204,3 +206,39 @@ class TestTraining:
         assert tokens(tuned.tokenizer, "bala\tNEW")[-2:] == ["\tNEW", "</s>"]
         with pytest.raises(DataError, match="was trained with feature columns; name those"):
             set_up(tmp_path / "other", model, train_file=file, source_column="0", target_column="1")
+
+    def test_guided_alignment_links_words_of_the_text(self, file, tmp_path):
+        trained = set_up(tmp_path / "model", {**SHAPE}, train_file=file, guided_alignment="auto", **COLUMNS)
+        tags = [trained.tokenizer.convert_tokens_to_ids(f"\t{tag}") for tag in TAGS]
+        for row in trained.ids.train:
+            linked = {row["input_ids"][token] for token in row["alignments"][::2]}
+            assert linked and not linked.intersection(tags)
+
+    def test_tags_are_no_words_to_the_preset_auto(self, file, tmp_path):
+        small = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
+        model = {"preset": "auto", "vocab_size": 800, "config_overrides": small}
+        trained = set_up(tmp_path / "model", model, train_file=file, **COLUMNS)
+        assert (trained.plan.data_args.guided_alignment, trained.plan.args.augment) == (None, "none")
+
+    def test_corpora_have_the_columns_of_the_options(self, file, tmp_path):
+        entry = f"file: {file}, source_lang: a, target_lang"
+        corpora = write(
+            tmp_path / "corpora.yaml", f"corpora: [{{{entry}: b}}, {{{entry}: c, filters: [equal, script]}}]"
+        )
+        trained = set_up(tmp_path / "model", {**SHAPE, "vocab_size": 800}, corpora=corpora, **COLUMNS)
+        assert tokens(trained.tokenizer, "bala\tN;PL")[-3:] == ["\tN", "\tPL", "</s>"]
+        assert len(trained.ids.train) == 2 * len(inflected())
+        write(tmp_path / "corpora.yaml", f"corpora: [{{{entry}: b, both_directions: true}}]")
+        with pytest.raises(DataError, match="line 1: `both_directions` would have no `feature_columns`"):
+            set_up(tmp_path / "other", {**SHAPE}, corpora=corpora, **COLUMNS)
+
+    def test_teacher_and_text_must_both_have_features(self, loaded, file, tmp_path):
+        plain = {"train_file": file, "source_column": "0", "target_column": "1"}
+        with pytest.raises(DataError, match="teacher and text must both have feature columns, or neither"):
+            distill(*loaded, *arguments(tmp_path / "student", {**SHAPE}, **plain))
+
+
+def test_features_do_not_count_as_odd():
+    pairs = [("line", {"source": f"{word}\tN;PL;NOM;ACC;DAT", "target": word}) for word in ["мама", "папа"] * 50]
+    _, findings = inspect_pairs(lambda: pairs, has_features=True)
+    assert [finding.kind for finding in findings] == ["repeated"]
