@@ -153,6 +153,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "names.txt").write_text("Ann( Lee)?\n", encoding="utf-8")
     (path / "page.html").write_text("<p>three <b>two</b></p>\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(60)), encoding="utf-8")
+    forms = "".join(f"kar{i}\tkar{i}nak\tN;DAT;SG\n" for i in range(60))
+    for split in ("train", "test"):
+        (path / f"hun.{split}.tsv").write_text(forms, encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()
     save_bert(path / "small-bert")
