@@ -306,7 +306,7 @@ class TimeBudget(TrainerCallback):
             f"budget       {', '.join(parts)}; expected end {end}, after {(now + left) / 60:.1f} minutes", flush=True
         )
         if now + left > 60 * budget:
-            logger.warning(f"`time_budget` {budget:g} is too short for the set-up and the final evaluation; raise it")
+            logger.warning(f"`time_budget` {budget:g} will probably be exceeded by the final evaluation; raise it")
 
     def _show_total(self, steps: int | None) -> None:
         """Set the number of steps of the progress bar."""
