@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import datasets
 import torch
 from accelerate.utils import broadcast_object_list
-from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import has_length
@@ -277,7 +276,7 @@ class TimeBudget(TrainerCallback):
         rate, before = cast(float, args.learning_rate), cast(float, trainer.args.learning_rate)
         groups, change = schedule.optimizer.param_groups, rate / before if before else 1.0
         # A schedule sets the rate of its optimizer, so it is created for another one.
-        other = SGD([{"params": [torch.zeros(1)]} for _ in groups], lr=rate)
+        other = torch.optim.SGD([{"params": [torch.zeros(1)]} for _ in groups], lr=rate)
         with replaced(trainer, "args", args), replaced(trainer, "lr_scheduler", None):
             schedule.lr_lambdas = cast(Any, trainer.create_scheduler(args.max_steps, other)).lr_lambdas
         schedule.base_lrs = [base * change for base in schedule.base_lrs]

