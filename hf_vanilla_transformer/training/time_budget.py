@@ -206,7 +206,7 @@ class TimeBudget(TrainerCallback):
         model.eval()
         for place in SAMPLED:
             first = max(0, min(round(place * len(pairs) - size / 2), len(pairs) - size))
-            inputs = trainer._prepare_inputs(collate([*pairs.select(range(first, first + size))]))
+            inputs = collate([*pairs.select(range(first, first + size))])
             bound = {} if self._is_decided else {"max_length": inputs["labels"].shape[1] + 1}
             times = [self._now()]
             trainer.prediction_step(model, inputs, False, num_beams=args.generation_num_beams)
