@@ -79,14 +79,13 @@ class _Dropout(torch.autograd.Function):
         kept = (bits >= threshold - DROPOUT_LEVELS // 2).view(x.shape)
         ctx.scale = DROPOUT_LEVELS / (DROPOUT_LEVELS - threshold)
         ctx.save_for_backward(kept)
-        return torch.ops.aten.native_dropout_backward(x, kept, ctx.scale)
+        return (x * kept).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (kept,) = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return grad * kept * ctx.scale, None
-        return torch.ops.aten.native_dropout_backward(grad, kept, ctx.scale), None
+        dropped = grad * kept
+        return dropped * ctx.scale if torch.is_grad_enabled() else dropped.mul_(ctx.scale), None
 
 
 # Attention
