@@ -6,13 +6,13 @@
     python scripts/benchmark.py memory startup
     python scripts/benchmark.py all --device cuda --dtype bfloat16 --preset base
 
-Benchmarks: train (steps on identical batches, and on real text in each implementation's own batches), data
-(tokenizing, batching), generate (greedy and beam search), memory (peak of a training step), profile (the slowest
-operations of our training steps and decoding), loss (against the fused losses of other libraries), products (each CPU
-routine for products and attention), scaling (cost over size, a long stream), startup (import, first translation),
-serve (throughput and latency of the server), soak (its memory over many requests). Implementations that compute the
-same results are timed in alternating rounds; the median ratio within a round is what counts, since background load
-slows all of them alike. The default text is the built-in corpus.
+Benchmarks: train (steps on identical batches, and on real text in each implementation's own batches), words (training
+and decoding of short sequences of symbols), data (tokenizing, batching), generate (greedy and beam search), memory
+(peak of a training step), profile (the slowest operations of our training steps and decoding), loss (against the fused
+losses of other libraries), products (each CPU routine for products and attention), scaling (cost over size, a long
+stream), startup (import, first translation), serve (throughput and latency of the server), soak (its memory over many
+requests). Implementations that compute the same results are timed in alternating rounds; the median ratio within a
+round is what counts, since background load slows all of them alike. The default text is the built-in corpus.
 
 The output folder gets results.json and table.md, which survive Ctrl-C.
 """

@@ -60,6 +60,7 @@ class BenchmarkArguments:
     tutorial_length: Positive = option(350, "train: length to which the tutorial baseline pads every sentence.")
     tutorial_batch_size: Positive = option(8, "train: pairs per batch of the tutorial baseline.")
     text_vocab_size: Positive = option(8000, "train, data: vocabulary size on real text.")
+    yoyodyne_python: str | None = option(None, "words: Python of an environment with yoyodyne, to compare with it.")
     scales: list[Positive] = option(
         [1, 2, 4, 8, 16, 32, 64],
         "scaling: factors. Source lengths are 32 times each factor, vocabularies 1,000 times; batch sizes are the "

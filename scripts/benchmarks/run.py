@@ -24,12 +24,14 @@ from .scaling import scaling_benchmark
 from .serving import serve_benchmark, soak_benchmark
 from .startup import startup_benchmark
 from .train import train_benchmark
+from .words import words_benchmark
 
 # Builds implementations, checks that they agree, and yields cases to measure.
 Benchmark = Callable[[BenchmarkArguments, DataArguments], Iterator[Case]]
 
 BENCHMARKS: dict[str, Benchmark] = {
     "train": train_benchmark,
+    "words": words_benchmark,
     "data": data_benchmark,
     "generate": generate_benchmark,
     "memory": memory_benchmark,

@@ -3,6 +3,7 @@
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, cast
@@ -202,9 +203,18 @@ class _StepClock(TrainerCallback):
 class TrainerSteps:
     """Training steps by a Trainer, without its set-up time, on fresh batches at every call."""
 
-    def __init__(self, name: str, model: Any, text: TokenizedText, dtype: str, args: BenchmarkArguments, folder: Path):
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        text: TokenizedText,
+        dtype: str,
+        args: BenchmarkArguments,
+        folder: Path,
+        unit: str = "tokens",
+    ):
         """Train our model with our Trainer and its batches, others with Hugging Face's Trainer and its batches."""
-        self.model, self.text, self.args, self.calls = model, text, args, 0
+        self.model, self.text, self.args, self.unit, self.calls = model, text, args, unit, 0
         self.settings: dict[str, Any] = {
             "output_dir": str(folder / name),
             "max_steps": args.steps + 1,
@@ -254,7 +264,8 @@ class TrainerSteps:
         trainer.train()
         # The first step includes set-up, and the loader may have prefetched a batch beyond the last.
         timed = np.concatenate([np.array(batch) for batch in lengths[1 : self.args.steps + 1]])
-        return text_sample(self.model.config, timed, clock.times[-1] - clock.times[0])
+        sample = text_sample(self.model.config, timed, clock.times[-1] - clock.times[0])
+        return sample if self.unit == "tokens" else replace(sample, units=len(timed))
 
 
 def tutorial_steps(
