@@ -35,6 +35,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "augment": NONE,
     "num_train_epochs": 20.0,
     "eval_strategy": "epoch",
+    "per_device_eval_batch_size": 64,
 }
 
 # Number of steps until a time budget is turned into one.

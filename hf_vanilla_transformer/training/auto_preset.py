@@ -83,11 +83,12 @@ _SEQUENCES = {
     "warmup_steps": 600,
     "lr_scheduler_type": "cosine",
     "max_tokens": 4096,
+    "per_device_eval_batch_size": 256,
 }
 FEW_PAIRS = 20_000
 SYMBOLS_PER_ROOT = 10_000
 SEQUENCE_EPOCHS = range(10, 101)
-EVALUATIONS = 20
+EVALUATIONS = 10
 
 # On Multi30k, the first tier is the recipe `multi30k`; the last two are the paper's models.
 TIERS = (
@@ -114,6 +115,7 @@ SEQUENCE_REASONS = REASONS | {
     "vocab_size": "the most a side may have",
     "num_train_epochs": "{millions:.2g} million symbols in total",
     "max_tokens": "hundreds of pairs in a batch, as short sequences need",
+    "per_device_eval_batch_size": "short sequences",
 }
 
 

@@ -137,7 +137,9 @@ class TrainingOptions:
         "Minutes for the whole run, instead of num_train_epochs or max_steps: after a minute or a tenth of it, the "
         "measured speed sets the number of steps and the schedule.",
     )
-    per_device_eval_batch_size: Positive = option(64, "Sentences per evaluation batch.")
+    per_device_eval_batch_size: Positive = option(
+        UNSET, "Sentences per evaluation batch (default: 64, unless --preset auto chooses)."
+    )
     predict_with_generate: bool = option(True, "Evaluate with generate().")
     generation_num_beams: NumBeams | None = option(1, "Beams in evaluations during training.")
     generation_max_length: Positive | None = option(
