@@ -36,7 +36,7 @@ SystemScores = dict[str, Any]
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 # Columns of --pairs.
-PAIR_OPTIONS = ("source_column", "target_column")
+PAIR_OPTIONS = ("source_column", "target_column", "feature_columns", "feature_separator")
 
 METRICS = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "wer", "ser")
 
@@ -77,7 +77,7 @@ def add_arguments(parser: OneLineParser) -> None:
         metavar="FILE",
         help="Instead of --references and --sources: a file with source and target columns, as for train.",
     )
-    add_options(parser, files, DataArguments, *PAIR_OPTIONS)
+    add_options(parser, files, DataArguments, *PAIR_OPTIONS, feature_columns={"nargs": "+", "type": str})
     files.add_argument("--json", metavar="FILE", help="Also write the scores to this JSON file.")
     scoring = parser.add_argument_group("scoring")
     scoring.add_argument(

@@ -7,10 +7,10 @@ Files are UTF-8, plain or .gz, with one sentence (or reaction, word, formula, ..
 
     # One vocabulary per side: languages with different scripts, or spelling to phonemes
     vanilla-transformer tokenizer --source_files words.txt --target_files phonemes.txt \
-        --separate_vocabularies --tokenizer_algorithm character --target_algorithm whitespace --output_dir tokenizer
+        --source_tokenizer_algorithm character --target_tokenizer_algorithm whitespace --output_dir tokenizer
 
     # SMILES: the same notation on both sides
-    vanilla-transformer tokenizer --source_files reactions.txt --tokenizer_algorithm character --output_dir tokenizer
+    vanilla-transformer tokenizer --source_files reactions.txt --tokenizer_algorithm smiles --output_dir tokenizer
 """
 
 import sys
@@ -24,7 +24,7 @@ from ..options import Range
 from ..training.options import ModelOptions
 from .options import SWITCH, Number, OneLineParser, add_options, importing
 
-ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
+ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character", "smiles")
 TRAINING_OPTIONS = ("vocab_size", "min_frequency", "lowercase", "normalization", "max_length")
 
 
@@ -41,7 +41,7 @@ def add_arguments(parser: OneLineParser) -> None:
         choices=ALGORITHMS,
         default="bpe",
         help="For prose, bpe (lossless subwords, default) or unigram (likelihood-based subwords); word: words and "
-        "punctuation; whitespace: symbols separated by spaces; character: single characters.",
+        "punctuation; whitespace: symbols separated by spaces; character: single characters; smiles: atoms and bonds.",
     )
     # Name in earlier releases.
     vocabulary.add_argument("--algorithm", choices=ALGORITHMS, default=SUPPRESS, help=SUPPRESS)
@@ -51,8 +51,12 @@ def add_arguments(parser: OneLineParser) -> None:
         parser, vocabulary, ModelOptions, "vocab_size", "min_frequency", vocab_size=size, min_frequency=frequency
     )
     add_options(parser, vocabulary, ModelOptions, "separate_vocabularies")
-    target_algorithm = "Target algorithm with --separate_vocabularies. Default: --tokenizer_algorithm."
-    vocabulary.add_argument("--target_algorithm", choices=ALGORITHMS, help=target_algorithm)
+    sides = {side: {"choices": ALGORITHMS} for side in ("source_tokenizer_algorithm", "target_tokenizer_algorithm")}
+    add_options(parser, vocabulary, ModelOptions, *sides, **sides)
+    # Name in earlier releases.
+    vocabulary.add_argument(
+        "--target_algorithm", dest="target_tokenizer_algorithm", choices=ALGORITHMS, default=SUPPRESS, help=SUPPRESS
+    )
     text = parser.add_argument_group("text")
     forms = {"choices": ("NFC", "NFD", "NFKC", "NFKD"), "help": "Unicode normalization; NFKC unifies letter widths."}
     add_options(parser, text, ModelOptions, "lowercase", "normalization", normalization=forms)
@@ -66,12 +70,14 @@ def run(arguments: Namespace) -> None:
     files_of_pair = tuple(VanillaTransformerTokenizer.vocab_files_names.values())
     _check(arguments, ("tokenizer.json", *files_of_pair, "tokenizer_config.json"))
     options = {name: getattr(arguments, name) for name in TRAINING_OPTIONS} | {"show_progress": sys.stderr.isatty()}
-    source_files = arguments.source_files + ([] if arguments.separate_vocabularies else arguments.target_files)
-    tokenizer = train_tokenizer(_lines(source_files), algorithm=arguments.algorithm, **options)
+    source_algorithm = arguments.source_tokenizer_algorithm or arguments.algorithm
+    target_algorithm = arguments.target_tokenizer_algorithm or arguments.algorithm
+    is_separate = arguments.separate_vocabularies or source_algorithm != target_algorithm
+    source_files = arguments.source_files + ([] if is_separate else arguments.target_files)
+    tokenizer = train_tokenizer(_lines(source_files), algorithm=source_algorithm, **options)
     sizes = f"{len(tokenizer)} tokens"
-    if arguments.separate_vocabularies:
-        algorithm = arguments.target_algorithm or arguments.algorithm
-        target = train_tokenizer(_lines(arguments.target_files), algorithm=algorithm, **options)
+    if is_separate:
+        target = train_tokenizer(_lines(arguments.target_files), algorithm=target_algorithm, **options)
         tokenizer = VanillaTransformerTokenizer.from_pair(tokenizer, target)
         sizes += f" for the source, {tokenizer.target_vocab_size} for the target"
     folder = Path(arguments.output_dir)
@@ -87,10 +93,9 @@ def run(arguments: Namespace) -> None:
 
 def _check(arguments: Namespace, file_names: tuple[str, ...]) -> None:
     """Check options and output folder before training."""
-    if arguments.separate_vocabularies and not arguments.target_files:
-        raise ValueError("--separate_vocabularies needs --target_files; add them, or leave it out")
-    if arguments.target_algorithm and not arguments.separate_vocabularies:
-        raise ValueError("--target_algorithm needs --separate_vocabularies; a shared vocabulary has one algorithm")
+    for name in ("separate_vocabularies", "target_tokenizer_algorithm"):
+        if getattr(arguments, name) and not arguments.target_files:
+            raise ValueError(f"--{name} needs --target_files; add them, or leave it out")
     folder = Path(arguments.output_dir)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--output_dir {folder} is a file; name a folder")

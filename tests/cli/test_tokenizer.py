@@ -43,7 +43,7 @@ def test_the_example_may_be_longer_than_the_limit(corpus, tmp_path: Path, caplog
 def test_two_vocabularies_are_trained_and_replaced_only_if_told(corpus, tmp_path: Path, refusal, capsys) -> None:
     output = tmp_path / "tokenizer"
     one = ["--source_files", corpus[0], "--output_dir", str(output), "--lowercase", "--max_length", "7"]
-    two = [*one, "--target_files", corpus[1], "--separate_vocabularies", "--tokenizer_algorithm", "character"]
+    two = [*one, "--target_files", corpus[1], "--source_tokenizer_algorithm", "character"]
     run(*two, "--target_algorithm", "word", "--normalization", "NFKC")
     loaded = VanillaTransformerTokenizer.from_pretrained(output)
     assert loaded.tokenize("Cat") == list("cat")
@@ -70,7 +70,7 @@ def test_the_algorithm_has_the_name_that_training_gives_it(corpus, tmp_path: Pat
         (["--source_files", "bad.txt"], "bad.txt, line 2"),
         (["--source_files", "empty.txt"], "corpus is empty"),
         (["--source_files", "train.en", "--separate_vocabularies"], "needs --target_files"),
-        (["--source_files", "train.en", "--target_algorithm", "word"], "needs --separate_vocabularies"),
+        (["--source_files", "train.en", "--target_algorithm", "word"], "needs --target_files"),
         (["--source_files", "train.en", "--vocab_size", "9"], "--vocab_size is 9; it must be at least 260 for bpe"),
         (["--source_files", "train.en", "--algorithm", "bpee"], "invalid choice: 'bpee'"),
         (["--source_files", "train.en", "--output_dir", "bad.txt"], "bad.txt is a file"),
