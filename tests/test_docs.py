@@ -156,6 +156,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     forms = "".join(f"kar{i}\tkar{i}nak\tN;DAT;SG\n" for i in range(60))
     for split in ("train", "test"):
         (path / f"hun.{split}.tsv").write_text(forms, encoding="utf-8")
+    spelling = "".join(f"kar{i}\tk a r {' '.join(str(i))}\n" for i in range(60))
+    for split in ("train", "dev", "test"):
+        (path / f"ady.{split}.tsv").write_text(spelling, encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()
     save_bert(path / "small-bert")

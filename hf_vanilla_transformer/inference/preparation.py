@@ -15,9 +15,10 @@ from re import Pattern
 from typing import Any, Literal, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.features import Features, split_features
-from ..errors import unknown_words
+from ..errors import shorten, unknown_words
 from ..pretrained.alphabet import PLAIN_PUNCTUATION, Alphabet, Memo
 from ..pretrained.languages import Direction, current_pair, tag_sources
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
@@ -41,6 +42,8 @@ from ..text.sentences import TextLayout, cut_long_sentence, split_lines, split_s
 from ..text.spelling import Lexicon
 from .constrained_search import Terms
 from .glossary import Glossary, normalized
+
+logger = logging.get_logger(__name__)
 
 SplitSentences = Literal["auto", "never", "always"]
 """Whether to split lines into sentences; "auto" does if the model was trained on single sentences."""
@@ -216,6 +219,7 @@ class Preparation:
         rare = {mark: plain for mark, plain in PLAIN_PUNCTUATION.items() if mark not in shown and shown >= {*plain}}
         self._plain_marks = str.maketrans(rare)
         self._costs = Memo(self._tokens_of)
+        self._has_seen = False
 
     def prepare(
         self,
@@ -250,6 +254,7 @@ class Preparation:
             )
         )
         prepared = [PreparedText(layout, list(islice(rows, len(layout.sentences)))) for layout in layouts]
+        self._check_spelling(sentence for text in prepared for sentence in text.sentences)
         if "cut" in self.rules and not self.features:
             prepared = [self._cut(text, glossary) if self._is_long(text) else text for text in prepared]
         return [replace(text, sentences=self._truncated(text.sentences, max_source_length)) for text in prepared]
@@ -277,6 +282,19 @@ class Preparation:
                 sentences.append(features.check(line))
                 gaps.append("")
         return TextLayout(tuple(sentences), tuple(gaps))
+
+    def _check_spelling(self, sentences: Iterable[Prepared]) -> None:
+        """Warn if the first sentence ever seen is spelled with spaces, which the model does not know."""
+        if self._has_seen or not (first := next((sentence for sentence in sentences if sentence.ids), None)):
+            return
+        self._has_seen = True
+        symbols = first.source.split(" ")
+        if len(symbols) > 2 and max(map(len, symbols)) == 1:
+            if list(first.ids).count(self.tokenizer.unk_token_id) >= len(symbols) - 1:
+                logger.warning(
+                    f"{shorten(repr(first.source), 40)} has spaces between its letters, but the model knows no "
+                    "spaces; write words as usual"
+                )
 
     def _encoded(self, sentences: Iterable[Prepared], max_source_length: int | None = None) -> list[Prepared]:
         """Return sentences with their ids."""

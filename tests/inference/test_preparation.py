@@ -1,5 +1,6 @@
 """Normalization of user text, and restoring it in translations."""
 
+import logging
 import pickle
 from dataclasses import replace
 from functools import partial
@@ -474,3 +475,18 @@ def test_half_width_kana_and_wide_spaces(copying, trained_on):
     japanese = train_tokenizer(["カタカナ ガギグ"] * 3, vocab_size=400)
     trained_on(tokenizer=japanese)
     assert Preparation(copying[0], japanese).sentence("ｶﾀｶﾅ\u3000ｶﾞｷﾞ").input_text == "カタカナ ガギ"
+
+
+def test_letters_apart_are_noticed_at_the_first_line(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    tokenizer = train_tokenizer(["cat", "dog", "bird"], algorithm="character")
+    model = VanillaTransformerForConditionalGeneration(VanillaTransformerConfig(vocab_size=len(tokenizer), d_model=16))
+    for lines, is_warned in ((["c a t", "dog"], True), (["cat", "d o g"], False), (["cat or dog"], False)):
+        caplog.clear()
+        preparation = Preparation(model, tokenizer)
+        for line in lines:
+            preparation.prepare([line])
+        assert (len(caplog.records) == 1 and "'c a t'" in caplog.text) if is_warned else not caplog.records
+    spaced = train_tokenizer(["c a t", "d o g", "b i r d"], algorithm="whitespace")
+    Preparation(model, spaced).prepare(["c a t"])
+    assert not caplog.records
