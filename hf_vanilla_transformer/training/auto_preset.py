@@ -256,10 +256,10 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
 
 
 def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
-    """Evaluate about `EVALUATIONS` times, since epochs of a small corpus take seconds, unless it was given when."""
+    """Evaluate about `EVALUATIONS` times, or every `eval_steps`, since epochs of a small corpus take seconds."""
     if "eval_strategy" not in args.not_given or args.save_strategy != "epoch":
         return args
-    every = max(1, round(steps / EVALUATIONS))
+    every = args.eval_steps or max(1, round(steps / EVALUATIONS))
     return with_fields(args, eval_strategy="steps", eval_steps=every, save_strategy="steps", save_steps=every)
 
 

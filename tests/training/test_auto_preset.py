@@ -321,6 +321,11 @@ def test_given_tokens_stay(tmp_path):
     assert both.source_tokenizer == both.target_tokenizer == ("whitespace", None) and both.separate_vocabularies
 
 
+def test_given_evaluation_steps_stay(tmp_path):
+    _, _, args, _ = choose(tmp_path, SPELLING, SOUNDS, eval_steps=7)
+    assert (args.eval_strategy, args.eval_steps, args.save_strategy, args.save_steps) == ("steps", 7, "steps", 7)
+
+
 def test_pairs_decide_about_epochs_and_dropout(tmp_path):
     few, many = (choose(tmp_path, SPELLING * copies, SOUNDS * copies) for copies in (1, 100))
     assert parse_overrides(few[0].config_overrides)["dropout"] > parse_overrides(many[0].config_overrides)["dropout"]
