@@ -83,8 +83,8 @@ def share_symbols(sources: Sequence[str], targets: Sequence[str], notation: Nota
 
 
 def check_smiles(text: str) -> None:
-    """Raise a ValueError that names the first character that is no part of a SMILES token."""
-    end = 0
+    """Raise a ValueError that names the first character within outer white space that is no part of a SMILES token."""
+    text, end = text.strip(), 0
     for token in re.finditer(SMILES_TOKEN, text):
         if token.start() > end:
             break

@@ -89,3 +89,4 @@ def test_the_character_that_is_not_smiles_is_named(text, character):
     with pytest.raises(ValueError, match=rf"^{character.replace('[', chr(92) + '[')} of "):
         check_smiles(text)
     check_smiles("C[nH]Cl")
+    check_smiles(" C[nH]Cl\r")
