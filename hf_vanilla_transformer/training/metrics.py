@@ -248,6 +248,8 @@ def _error_rates(
 
 def _by_source(rows: Sequence[Sequence[str]], sources: Sequence[str] | None) -> dict[int, list[str]]:
     """Return the references of each source by the first row with that source."""
+    if sources is not None and len(sources) != len(rows):
+        raise ValueError(f"{len(sources)} sources but {len(rows)} references; give one source for each reference")
     first, examples = dict[str, int](), dict[int, list[str]]()
     for row, texts in enumerate(rows):
         number = row if sources is None else first.setdefault(sources[row], row)

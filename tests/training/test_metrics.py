@@ -80,6 +80,11 @@ class TestErrorRates:
         scores = translation_scores(["L IH V", *PHONES[1:]], PHONES, metrics=["wer"], symbols=SYMBOLS)
         assert scores == {"wer": 25, "wer_signature": "sources:4|refs:4|case:mixed", "exact_match": 75}
 
+    def test_need_a_source_for_each_reference(self):
+        for sources in (SOURCES[1:], [*SOURCES, "more"]):
+            with pytest.raises(ValueError, match=f"{len(sources)} sources but 4 references"):
+                translation_scores(PHONES, PHONES, metrics=["wer"], sources=sources)
+
     @looped(
         ("symbols", "ser"),
         # A chlorine is one atom of five symbols, two of six characters, in the only word.
