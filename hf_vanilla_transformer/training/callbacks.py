@@ -31,7 +31,7 @@ def metric_name(args: TrainingArguments) -> str:
 def gain(metric: str, scores: Mapping[str, float], prefix: str = "") -> float:
     """Return a score so that higher is better and 0 means that nothing is right; 0 if there is no such score."""
     value = scores.get(f"{prefix}{metric}")
-    return 0.0 if value is None else 100 - value if metric in LOWER_IS_BETTER else value
+    return 0.0 if value is None else max(0.0, 100 - value) if metric in LOWER_IS_BETTER else value
 
 
 def breaks_tie(args: TrainingArguments, state: TrainerState, metrics: Mapping[str, float]) -> bool:

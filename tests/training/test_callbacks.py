@@ -93,6 +93,7 @@ class TestTies:
             ([(90, 50), (90, 50), (95, 40)], 2),
             # Nothing is right, as before the first outputs.
             ([(100, 100), (100, 100), (100, 100)], 6),
+            ([(100, 540), (100, 540), (100, 960)], 6),
         ],
     )
     def test_error_rates_are_better_if_lower(self, tmp_path, evaluations, best):
