@@ -154,8 +154,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "page.html").write_text("<p>three <b>two</b></p>\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(60)), encoding="utf-8")
     forms = "".join(f"kar{i}\tkar{i}nak\tN;DAT;SG\n" for i in range(60))
-    for split in ("train", "test"):
-        (path / f"hun.{split}.tsv").write_text(forms, encoding="utf-8")
+    for name in ("hun.train", "hun.test", "tur.train", "tur.dev", "tur.test"):
+        (path / f"{name}.tsv").write_text(forms, encoding="utf-8")
     spelling = "".join(f"kar{i}\tk a r {' '.join(str(i))}\n" for i in range(60))
     for split in ("train", "dev", "test"):
         (path / f"ady.{split}.tsv").write_text(spelling, encoding="utf-8")
