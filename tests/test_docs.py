@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -157,8 +157,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("hun.train", "hun.test", "tur.train", "tur.dev", "tur.test"):
         (path / f"{name}.tsv").write_text(forms, encoding="utf-8")
     spelling = "".join(f"kar{i}\tk a r {' '.join(str(i))}\n" for i in range(60))
-    for split in ("train", "dev", "test"):
-        (path / f"ady.{split}.tsv").write_text(spelling, encoding="utf-8")
+    for name, split in product(("ady", "dut"), ("train", "dev", "test")):
+        (path / f"{name}.{split}.tsv").write_text(spelling, encoding="utf-8")
     for name in ("small-bert", "empty"):
         (path / name).mkdir()
     save_bert(path / "small-bert")
