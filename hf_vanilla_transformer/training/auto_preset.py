@@ -75,8 +75,8 @@ _SMALL_CORPUS = _AS_TYPED | {
     "max_tokens": 2048,
 }
 
-# For pairs of which a side is not prose (docs/measurements/sequences.md): batches of about a hundred pairs. Wu et al. 2021
-# ("Applying the Transformer to Character-level Transduction") have 400, but in runs ten times as long.
+# For pairs of which a side is not prose (docs/measurements/sequences.md): batches of about a hundred pairs. Wu et al.
+# 2021 ("Applying the Transformer to Character-level Transduction") have 400, in much longer runs.
 _SEQUENCES = {
     "muon": True,
     "learning_rate": 0.003,
