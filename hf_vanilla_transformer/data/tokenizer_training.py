@@ -87,8 +87,6 @@ _ALGORITHMS = {
     ),
 }
 
-ALGORITHMS = tuple(_ALGORITHMS)
-
 _NORMALIZERS = {name: getattr(normalizers, name) for name in ("NFC", "NFD", "NFKC", "NFKD")}
 
 

@@ -68,9 +68,9 @@ def find_notation(texts: Iterable[str]) -> Notation:
         return Notation(PROSE, f"{shape}, {1 - known_words:.1%} of the words new in held-out texts")
     decomposed = known_characters < KNOWN_CHARACTERS
     alphabet = {character for text in sample for character in _spelled(text, decomposed)}
-    if len(alphabet) > MAX_ALPHABET:
-        return Notation(PROSE, f"{shape}, from {len(alphabet)} different characters")
     reason = f"{shape}, from {len(alphabet)} different characters"
+    if len(alphabet) > MAX_ALPHABET:
+        return Notation(PROSE, reason)
     return Notation(WORDS, reason + (" after canonical decomposition" if decomposed else ""), decomposed)
 
 

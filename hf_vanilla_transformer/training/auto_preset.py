@@ -228,11 +228,7 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
     fields = {"tokenizer_algorithm": model_args.tokenizer_algorithm or PROSE}
     if model_args.tokenizer_name_or_path:
         return model_args, lines
-    if corpus.is_prose:
-        chosen = with_fields(model_args, **fields)
-        differ = chosen.source_tokenizer != chosen.target_tokenizer
-        return with_fields(chosen, separate_vocabularies=differ or bool(model_args.separate_vocabularies)), lines
-    for side, notation in (("source", corpus.source), ("target", corpus.target)):
+    for side, notation in (("source", corpus.source), ("target", corpus.target)) if not corpus.is_prose else ():
         name = f"{side}_tokenizer_algorithm"
         given = getattr(model_args, name) or model_args.tokenizer_algorithm
         fields[name] = given or notation.algorithm
@@ -246,11 +242,10 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
     elif model_args.separate_vocabularies is not None:
         is_separate, reason = model_args.separate_vocabularies, "as given"
     else:
-        is_separate, reason = (
-            not corpus.share_symbols,
-            f"{'most' if corpus.share_symbols else 'few'} symbols in common",
-        )
-    lines.append(f"  separate_vocabularies {is_separate}: {reason}")
+        is_separate = not corpus.share_symbols
+        reason = f"{'few' if is_separate else 'most'} symbols in common"
+    if not corpus.is_prose:
+        lines.append(f"  separate_vocabularies {is_separate}: {reason}")
     return with_fields(chosen, separate_vocabularies=is_separate), lines
 
 

@@ -188,3 +188,13 @@ def test_real_prose_survives(shared_data: Path) -> None:
         for algorithm in ("bpe", "character"):
             tokenizer = train_tokenizer(texts, algorithm=algorithm, vocab_size=1000)
             assert tokenizer.batch_decode(tokenizer(texts)["input_ids"], skip_special_tokens=True) == texts
+
+
+def test_atoms_of_molecules_are_tokens():
+    molecules = ["C[C@@H](Cl)c1cc[nH]c1", "BrC%12CCCC%12 "]
+    tokenizer = train_tokenizer(molecules, algorithm="smiles")
+    assert tokenizer.tokenize(molecules[0])[:5] == ["C", "[C@@H]", "(", "Cl", ")"]
+    assert tokenizer.tokenize(molecules[1])[:3] == ["Br", "C", "%12"]
+    assert tokenizer.decode(tokenizer(molecules[0])["input_ids"], skip_special_tokens=True) == molecules[0]
+    with pytest.raises(ValueError, match=r"^`texts\[1\]`: 'X', character 2 of 'CXe', is not SMILES"):
+        train_tokenizer(["CC", "CXe"], algorithm="smiles")
