@@ -23,7 +23,8 @@ CLOSED_SET = 0.99
 # Words: fewer than this many a text, of this many characters in all, from an alphabet that is not Han's.
 MAX_WORDS, MAX_CHARACTERS, MAX_ALPHABET = 2.0, 24.0, 500
 
-# Below this share of known characters, an alphabet of composed characters, such as Hangul's syllables, is decomposed.
+# Below this share of known characters, or if it has more than `MAX_ALPHABET`, an alphabet of composed characters, such
+# as Hangul's syllables, is decomposed.
 KNOWN_CHARACTERS = 0.99
 
 PROSE, WORDS, SYMBOLS, SMILES = "bpe", "character", "whitespace", "smiles"
@@ -47,6 +48,10 @@ class Notation(NamedTuple):
     def is_prose(self) -> bool:
         return self.algorithm == PROSE
 
+    def spelled(self, text: str) -> str:
+        """Return a text as it is split into tokens."""
+        return unicodedata.normalize("NFD", text) if self.decomposed else text
+
 
 def find_notation(texts: Iterable[str]) -> Notation:
     """Tell how texts are written, from how much of one half of them occurs in the other half."""
@@ -66,12 +71,13 @@ def find_notation(texts: Iterable[str]) -> Notation:
         return Notation(SYMBOLS, f"{types} symbols separated by spaces, {words:.1f} in a text")
     if words >= MAX_WORDS or characters > MAX_CHARACTERS:
         return Notation(PROSE, f"{shape}, {1 - known_words:.1%} of the words new in held-out texts")
-    decomposed = known_characters < KNOWN_CHARACTERS
-    alphabet = {character for text in sample for character in _spelled(text, decomposed)}
+    decomposed = known_characters < KNOWN_CHARACTERS or len(set().union(*sample)) > MAX_ALPHABET
+    notation = Notation(WORDS, "", decomposed)
+    alphabet = set().union(*map(notation.spelled, sample))
     reason = f"{shape}, from {len(alphabet)} different characters"
     if len(alphabet) > MAX_ALPHABET:
         return Notation(PROSE, reason)
-    return Notation(WORDS, reason + (" after canonical decomposition" if decomposed else ""), decomposed)
+    return notation._replace(reason=reason + (" after canonical decomposition" if decomposed else ""))
 
 
 def share_symbols(sources: Sequence[str], targets: Sequence[str], notation: Notation) -> bool:
@@ -100,10 +106,6 @@ def split_into_symbols(algorithm: str) -> Callable[[str], Sequence[str]]:
     if algorithm == SMILES:
         return re.compile(rf"{SMILES_TOKEN}|.").findall
     return list if algorithm == WORDS else str.split
-
-
-def _spelled(text: str, decomposed: bool) -> str:
-    return unicodedata.normalize("NFD", text) if decomposed else text
 
 
 def _mean_and_known(texts: Sequence[str], split: Callable[[str], Sequence[str]]) -> tuple[float, float]:

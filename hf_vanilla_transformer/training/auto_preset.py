@@ -196,7 +196,8 @@ def look_at(text: TextSplits) -> Corpus:
     train = cast(datasets.Dataset, text.train)
     sample = _sample(train)
     sources, targets = texts_of(sample["source"], text.features), sample["target"][:]
-    source, target = find_notation(sources), find_notation(targets)
+    # Targets are never decomposed.
+    source, target = find_notation(sources), find_notation(targets)._replace(decomposed=False)
     if text.has_several_directions or (source.is_prose and target.is_prose):
         prose = Notation(PROSE, "several directions")
         return Corpus(prose, prose, True, len(train), count_words(train))
@@ -210,7 +211,7 @@ def look_at(text: TextSplits) -> Corpus:
 
 def _count_symbols(notation: Notation, texts: Sequence[str]) -> int:
     split = split_into_symbols(notation.algorithm)
-    return sum(len(split(text)) + 1 for text in texts)
+    return sum(len(split(notation.spelled(text))) + 1 for text in texts)
 
 
 def tier_of(corpus: Corpus) -> Tier:
@@ -235,7 +236,7 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
         lines.append(f"  {name} {f'{given}, as given' if given else f'{notation.algorithm}: {notation.reason}'}")
     if corpus.source.decomposed and not (model_args.normalization or model_args.source_normalization):
         fields["source_normalization"] = "NFD"
-        lines.append("  source_normalization NFD: many characters are new in held-out texts, their parts are not")
+        lines.append("  source_normalization NFD: many or new characters in held-out texts, of few and known parts")
     chosen = with_fields(model_args, **fields)
     if chosen.source_tokenizer != chosen.target_tokenizer:
         is_separate, reason = True, "different tokens"

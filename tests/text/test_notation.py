@@ -56,6 +56,17 @@ def test_notations_of_corpora(algorithm, file, column):
         assert notation.decomposed == ("kor" in file and column == 0)
 
 
+@pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="needs the corpora beside the checkout")
+def test_words_of_many_scripts_in_one_corpus():
+    words = []
+    for name in ("ady", "dut", "fre", "hun", "ice", "kor"):
+        with gzip.open(SHARED / f"data/g2p_sigmorphon2020/{name}.train.tsv.gz", "rt", encoding="utf-8") as lines:
+            words += [line.split("\t")[0] for line in lines]
+    # 903 characters, most of them Hangul's syllables.
+    notation = find_notation(words)
+    assert (notation.algorithm, notation.decomposed) == (WORDS, True)
+
+
 def test_few_texts_tell_nothing():
     assert find_notation(["CCO"] * 1000).is_prose
     assert find_notation([]).is_prose
