@@ -113,6 +113,7 @@ REASONS = {
     "augment": "people do not type the way corpora are written",
 }
 SEQUENCE_REASONS = REASONS | {
+    "norm_position": "learns in fewer steps than the paper's post-norm",
     "vocab_size": "the most a side may have",
     "num_train_epochs": "{millions:.2g} million symbols in total",
     "per_device_eval_batch_size": "short sequences",
@@ -225,7 +226,7 @@ def tier_of(corpus: Corpus) -> Tier:
     has_few = corpus.pairs <= FEW_PAIRS
     training = _SEQUENCES | ({"max_tokens": SMALL_BATCH} if has_few and not corpus.has_features else {})
     total = SYMBOLS_PER_ROOT * corpus.size**0.5
-    overrides = {"dropout": 0.3 if has_few else 0.1}
+    overrides = {"dropout": 0.3 if has_few else 0.1, "norm_position": "pre"}
     return Tier(float("inf"), total, "small", 16_000, overrides, training, SEQUENCE_EPOCHS)
 
 
