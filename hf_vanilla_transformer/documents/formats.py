@@ -58,8 +58,8 @@ def open_document(
     """Split a document into segments to translate and the rest.
 
     Args:
-        content: The document; bytes must be UTF-8, with or without a byte order mark, or for PO in the charset that its
-            header declares.
+        content: The document; bytes must be UTF-8, with or without a byte order mark, or the charset that the
+            header of a PO file declares.
         kind: One of `KINDS`.
         name: File name, for messages.
         target_lang: Language of the translation, to be named in HTML pages, PO and XLIFF.

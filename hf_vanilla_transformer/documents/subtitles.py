@@ -17,8 +17,8 @@ logger = logging.get_logger(__name__)
 _TAG = re.compile(r"(?:<\d+:[\d:.]+>)?<(/?)([a-z]+)", re.IGNORECASE)
 # The time at which a word of a cue appears, and the start of its span, which may have the space before the word.
 _WORD_TIME = re.compile(r"<\d+:[\d:.]+>")
-_SPACE_AFTER = re.compile(r"(?<=\S)((?:<\d+:[\d:.]+>)?<c\b[^<>]*>) ")
-_SPACE_BEFORE = re.compile(r" ((?:<\d+:[\d:.]+>)?<c\b[^<>]*>)(?=\S)")
+_SPAN = rf"((?:{_WORD_TIME.pattern}|<c\b[^<>]*>){{0,8}}<c\b[^<>]*>)"
+_SPACE_AFTER, _SPACE_BEFORE = re.compile(rf"(?<=\S){_SPAN} "), re.compile(rf" {_SPAN}(?=\S)")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 # Each speaker, marked with a dash, gets a segment.
 _NEW_SPEAKER = re.compile(r"(?<=[\r\n])(?=[-\u2013\u2014]\s?\S)")
@@ -55,7 +55,7 @@ _VTT = _Format(
     re.compile(r"\s*(\d+:)?\d\d:\d\d\.\d{3}\s*-->\s*(\d+:)?\d\d:\d\d\.\d{3}(\s.*)?", re.DOTALL),
     "00:01.000 --> 00:02.000",
     # The reading of a ruby text goes with its base, and a time with the span after it.
-    re.compile(r"(<rt\b[^<>]*>[^<>]*(?:</rt>)?|(?:<\d+:[\d:.]+>)?<(?!\d)[^<>]*>|<[^<>]*>|[\r\n]\s*)"),
+    re.compile(r"(<rt\b[^<>]*>[^<>]*(?:</rt>)?|<v\b[^<>]*> *|(?:<\d+:[\d:.]+>)?<(?!\d)[^<>]*>|<[^<>]*>|[\r\n]\s*)"),
     lambda markup: unprotect(unescape(markup)),
     str,
     True,
@@ -111,7 +111,9 @@ class _Cues:
         if self._faults:
             others = f", like {len(self._faults) - 1} more" if len(self._faults) > 1 else ""
             logger.warning(f"{self._source.name}, {self._faults[0]}; kept as it is{others}")
-        return self._template.document(partial(_tidy, has_space_after=bool(_SPACE_AFTER.search(self._source.content))))
+        content = self._source.content
+        times = {time: order for order, time in enumerate(_WORD_TIME.findall(content))}
+        return self._template.document(partial(_tidy, times=times, space_after=bool(_SPACE_AFTER.search(content))))
 
     def _add(self, number: int, row: str) -> None:
         if not row.strip(WHITE_SPACE):
@@ -178,10 +180,10 @@ def _add_speech(template: Template, speech: str, kind: _Format) -> None:
     template.paragraph(pieces, kind.markup_of)
 
 
-def _tidy(filled: str, has_space_after: bool) -> str:
+def _tidy(filled: str, times: dict[str, int], space_after: bool) -> str:
     """Return the text of a cue without blank lines, which would end it, and with its word times in order."""
     texts = re.split(r"(\r\n|\r|\n)", filled)
     text = "".join(texts[1:2]).join(filter(None, (text.strip(WHITE_SPACE) for text in texts[::2])))
-    times = iter(sorted(_WORD_TIME.findall(text)))
-    text = _WORD_TIME.sub(lambda _: next(times), text)
-    return _SPACE_BEFORE.sub(r"\1 ", text) if has_space_after else text
+    in_order = iter(sorted(_WORD_TIME.findall(text), key=lambda time: times.get(time, 0)))
+    text = _WORD_TIME.sub(lambda _: next(in_order), text)
+    return _SPACE_BEFORE.sub(r"\1 ", text) if space_after else text
