@@ -12,7 +12,6 @@ Prints a table with a row for each format, then the files that did not come back
 """
 
 import re
-import sys
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -79,4 +78,4 @@ def differences(old: bytes, new: bytes) -> Iterator[str]:
 
 if __name__ == "__main__":
     with importing():
-        sys.exit(main())
+        main()
