@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_vanilla_transformer.documents import Segment, kind_of, open_document
-from hf_vanilla_transformer.documents.html import INLINE
+from hf_vanilla_transformer.documents.html_parser import INLINE
 from hf_vanilla_transformer.errors import DataError
 
 
@@ -45,6 +45,11 @@ class _Page(HTMLParser):
         if not self._depth_of_pre:
             data = re.sub(r"[ \t\r\n\f]+", " ", data)
             data = data[1:] if self._after_space and data.startswith(" ") else data
+            if data.startswith(" ") and (last := self._last_text()) is not None:
+                # Where the space is among inline tags does not show.
+                self.shown[last] = "", f"{self.shown[last][1]} "
+                data = data[1:]
+                self._after_space = True
         if data:
             self._after_space = data.endswith(" ")
             previous = self.shown.pop()[1] if self.shown and self.shown[-1][0] == "" else ""
@@ -59,9 +64,11 @@ class _Page(HTMLParser):
 
     def _strip(self) -> None:
         """Remove the space at the end of a block."""
-        last = next((index for index in range(len(self.shown) - 1, -1, -1) if self.shown[index][0] == ""), None)
-        if last is not None:
+        if (last := self._last_text()) is not None:
             self.shown[last] = "", str(self.shown[last][1]).removesuffix(" ")
+
+    def _last_text(self) -> int | None:
+        return next((index for index in range(len(self.shown) - 1, -1, -1) if self.shown[index][0] == ""), None)
 
 
 def shown(html: str) -> list[tuple[str, object]]:
@@ -119,7 +126,9 @@ def outcomes(folder: Path, render: Callable[[str], str]) -> Iterator[tuple[str, 
         if rendered == content:
             yield kind, path, "same bytes"
         elif kind in ("html", "markdown"):
-            pages = (shown(render(page.decode()) if kind == "markdown" else page.decode()) for page in (content, rendered))
+            pages = (
+                shown(render(page.decode()) if kind == "markdown" else page.decode()) for page in (content, rendered)
+            )
             yield kind, path, _comparison(*pages)
         else:
             yield kind, path, "differs"

@@ -4,52 +4,27 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from html import escape, unescape
+from html import escape
 from typing import NamedTuple
 
 from ..text.languages import is_right_to_left
-from .segments import protect, unprotect
+from .html_parser import (
+    ATTRIBUTE,
+    CLOSED_BY,
+    CODE,
+    FOREIGN,
+    INLINE,
+    RAW,
+    RUBY,
+    SILENT,
+    VOID,
+    HtmlToken,
+    text_of,
+    tokens,
+)
+from .segments import protect
 from .template import Document, Piece, Source, Template
 
-# Unclosed markup extends to the end, as in a browser, so every alternative matches and each character is scanned once.
-# Quotes have a meaning only after an equals sign.
-_MARKUP = re.compile(
-    r"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+(?:>|\Z)"""
-    r"""|<(?P<slash>/?)(?P<name>[a-z][^\s/>]*+)"""
-    r"""(?P<attributes>(?:[^>=]++|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?+)*+)(?:>|\Z)""",
-    re.DOTALL | re.IGNORECASE | re.ASCII,
-)
-_ATTRIBUTE = re.compile(r"""([^\s/>=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>][^\s>]*+))?+""", re.ASCII)
-
-VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# Elements whose content is raw text.
-RAW = frozenset("iframe noembed noframes script style textarea title xmp".split())
-FOREIGN = frozenset(("math", "svg"))
-# Pronunciation of the words before it.
-RUBY = frozenset(("rp", "rt", "rtc"))
-# Elements that are never words of a sentence, whatever they contain.
-SILENT = RAW | RUBY | {"svg"}
-CODE = frozenset("code kbd pre samp tt var".split())
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label link mark math meta nobr "
-    "output q rb rp rt rtc ruby s samp script small span strike strong style sub sup svg time tt u var wbr".split()
-)
-# Elements with optional end tags, each with the start tags that close it.
-_CELLS, _ITEMS = frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("dt", "dd"))
-CLOSED_BY = {
-    "p": frozenset(
-        "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
-        "header hr main menu nav ol p pre section table ul li dt dd td th tr".split()
-    ),
-    "li": frozenset(("li",)),
-    "dt": _ITEMS,
-    "dd": _ITEMS,
-    "option": frozenset(("option", "optgroup")),
-    **dict.fromkeys(("rb", *RUBY), RUBY | {"rb"}),
-    "td": _CELLS,
-    "th": _CELLS,
-    "tr": _CELLS - {"td", "th"},
-}
 # "The translatable attributes" of the HTML standard that hold prose.
 ATTRIBUTES = frozenset(("alt", "aria-description", "aria-label", "label", "placeholder", "title"))
 DESCRIPTIONS = frozenset(
@@ -59,44 +34,6 @@ LANGUAGE = frozenset(("lang", "xml:lang"))
 BUTTONS = frozenset(("button", "reset", "submit"))
 
 _escape = partial(escape, quote=False)
-
-
-class _HtmlToken(NamedTuple):
-    """Text, a tag or other markup; a tag has a lowercase name. `is_self_closing`: in XML, such as `<br/>`."""
-
-    markup: str
-    is_text: bool = False
-    name: str = ""
-    closes: bool = False
-    attributes: str = ""
-    is_self_closing: bool = False
-
-
-def _tokens(document: str) -> Iterator[_HtmlToken]:
-    is_xml, end = document.startswith("<?xml"), 0
-    while match := _MARKUP.search(document, end):
-        if match.start() > end:
-            yield _HtmlToken(document[end : match.start()], is_text=True)
-        end = match.end()
-        name, attributes = (match["name"] or "").lower(), match["attributes"] or ""
-        is_self_closing = is_xml and attributes.endswith("/")
-        yield _HtmlToken(match[0], False, name, bool(match["slash"]), attributes, is_self_closing)
-        if name in RAW and not match["slash"] and not is_self_closing:
-            close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
-            start, end = end, close.start() if close else len(document)
-            if start < end:
-                yield _HtmlToken(document[start:end], is_text=True)
-    if end < len(document):
-        yield _HtmlToken(document[end:], is_text=True)
-
-
-def text_of(markup: str) -> str:
-    """Decode character references."""
-    try:
-        return unprotect(unescape(markup))
-    # Python does not parse numbers of more than 4,300 digits.
-    except ValueError:
-        return unprotect(markup)
 
 
 class _HtmlElement(NamedTuple):
@@ -142,7 +79,7 @@ class _Reader:
         self._depth = 0
 
     def read(self, content: str) -> None:
-        for token in _tokens(content):
+        for token in tokens(content):
             if token.is_text:
                 self._add(Piece(token.markup, text_of(token.markup)))
             elif not token.name:
@@ -173,11 +110,11 @@ class _Reader:
         self._template.literal(*(piece.markup for piece in self._untranslated))
         self._paragraph, self._untranslated = [], []
 
-    def _start(self, token: _HtmlToken) -> None:
+    def _start(self, token: HtmlToken) -> None:
         while token.name in CLOSED_BY.get(self._open[-1].name, ()):
             self._pop()
         attributes = {
-            name.lower(): text_of(_unquoted(value)) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
+            name.lower(): text_of(_unquoted(value)) for name, value in ATTRIBUTE.findall(token.attributes)[::-1]
         }
         parent = self._open[-1]
         element = _HtmlElement(
@@ -202,7 +139,7 @@ class _Reader:
             self._open.append(element)
             self._names[token.name] += 1
 
-    def _close(self, token: _HtmlToken) -> None:
+    def _close(self, token: HtmlToken) -> None:
         while self._names[token.name] and self._open[-1].name != token.name:
             self._pop()
         if self._untranslated:
@@ -229,7 +166,7 @@ class _Reader:
             self._paragraph.append(Piece(markup, is_kept=bool(text.strip())))
             self._untranslated = []
 
-    def _with_slots(self, token: _HtmlToken, attributes: dict[str, str]) -> str:
+    def _with_slots(self, token: HtmlToken, attributes: dict[str, str]) -> str:
         """Return a tag with slots for the texts in its attributes; a page gets the target's language and direction."""
         target = self._target_lang if token.name in ("html", "body") else None
         direction = "rtl" if target and is_right_to_left(target) else "ltr"
@@ -252,7 +189,7 @@ class _Reader:
 
         head, tail = token.markup[: 1 + len(token.name)], token.markup[1 + len(token.name) + len(token.attributes) :]
         missing = ' dir="rtl"' if names_language and direction == "rtl" and "dir" not in attributes else ""
-        return head + missing + _ATTRIBUTE.sub(place, token.attributes) + tail
+        return head + missing + ATTRIBUTE.sub(place, token.attributes) + tail
 
 
 def _unquoted(value: str) -> str:

@@ -6,7 +6,8 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from .html import CODE, read_fragment
+from .html import read_fragment
+from .html_parser import CODE
 from .markdown_parser import ATTRIBUTES, COMMENT, COMPONENT, Parser
 from .segments import protect
 from .template import Document, Piece, Source, Template
@@ -24,9 +25,9 @@ _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
 _SPECIAL = re.compile(
     rf"({_LINK})|[\\`*]|\[(?=[\[\^@!])|\](?=\()"
-    r"|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?>])|&(?=#?\w+;)|~(?=~)"
+    r"|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?>])|&(?=#?\w+;)|~(?=~)|\^(?=\[)|(?P<may_begin>[{:+])"
 )
-_FORMULA = r"(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"
+_FORMULA = r"(?<![\\$])\$(?!\s)(?:[^$\n\\]|\\[^\n])++(?<!\s)\$(?![\d$])"
 _LABEL = re.compile(r"(?<!\\)\[([^\[\]]++)\]")
 # `{%` between quotes, which starts no tag.
 _QUOTED = r"""(?:(?<=')\{%(?=')|(?<=")\{%(?="))"""
@@ -183,7 +184,10 @@ class _Reader:
     def _escape(self, text: str, special: str) -> str:
         text = re.sub(r"[\r\n]+", " ", text)
         special += "$" * bool(re.search(_FORMULA, text))
-        escaped = _SPECIAL.sub(lambda match: match[1] or f"\\{match[0]}", text)
+        begins = {match.start() for match in KEPT.finditer(text) if not match["link"]}
+        escaped = _SPECIAL.sub(
+            lambda match: match[0] if match[1] or (match[2] and match.start() not in begins) else f"\\{match[0]}", text
+        )
         # Brackets are text unless a link is defined for what they enclose.
         escaped = _LABEL.sub(lambda match: f"\\{match[0]}" if self._parser.is_label(match[1]) else match[0], escaped)
         if begin := _BLOCK.match(escaped):
