@@ -70,8 +70,8 @@ def _name(path: StrPath) -> StrPath:
     return "standard input" if path == "-" else path
 
 
-def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
-    r"""Read the lines of a UTF-8 text file, plain or gzip.
+def read_lines(path: StrPath, keep_ends: bool = False, any_unicode: bool = False) -> Iterator[str]:
+    r"""Read the lines of a UTF-8 text file, plain or gzip; with `any_unicode`, also of UTF-16 and UTF-32.
 
     Only "\n" and "\r\n" end a line: other separators inside a sentence, such as U+0085, must not misalign two files. A
     byte order mark is skipped. A file whose lines end in "\r" alone is rejected. "-" is standard input; gzip is
@@ -79,7 +79,11 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
     """
     name = _name(path)
     with open_input(path) as file:
-        if encoding := _other_encoding(cast(BufferedReader, file).peek(HEAD)[:HEAD]):
+        encoding = _other_encoding(cast(BufferedReader, file).peek(HEAD)[:HEAD])
+        if encoding and any_unicode:
+            yield from _decoded_lines(file, encoding, name)
+            return
+        if encoding:
             raise DataError(f"{name} is {encoding}, not UTF-8; convert it: {_CONVERT.format(encoding)}")
         for number, line in enumerate(file, start=1):
             try:
@@ -97,6 +101,20 @@ def read_lines(path: StrPath, keep_ends: bool = False) -> Iterator[str]:
             yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
 
 
+def _decoded_lines(file: BinaryIO, encoding: str, name: StrPath) -> Iterator[str]:
+    parts: list[str] = []
+    try:
+        for part in chain.from_iterable(map(_LINE.findall, codecs.iterdecode(file, encoding))):
+            parts.append(part)
+            if part.endswith("\n"):
+                yield "".join(parts)
+                parts.clear()
+        yield "".join(parts)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name} is no complete {encoding} ({one_line(error)}); export it again") from None
+
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _CONVERT = "iconv -f {} -t UTF-8 old.txt > new.txt"
 
 

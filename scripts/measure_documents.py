@@ -1,30 +1,39 @@
-"""Translate the documents of a folder to themselves, and count those that come back the same.
+"""Check on your own files that documents are read and written without loss: each is "translated" into itself.
 
-A model that copies stands in for one that translates, so whatever differs was lost or damaged by taking the document
-apart:
+    python scripts/measure_documents.py my-documents
 
-    python scripts/measure_documents.py docs/
+Prints a table with a row for each format, then the files that did not come back, with the reason:
 
-Markdown and HTML count as the same if they are rendered the same, Markdown with the packages mdit-py-plugins or, with
-`--mkdocs`, pymdown-extensions.
+- equal: each byte is that of the file.
+- rendered: Markdown (by markdown-it-py and mdit-py-plugins, or as MkDocs does) and HTML that show the same.
+- filled in: the same but for missing translations, which PO and XLIFF have room for.
+- spaces: the same but for white space.
+- changed: anything else, with the first line that differs.
+- refused: files that are not read, with the message.
 """
 
-import argparse
 import re
-from collections import Counter
+import sys
+from argparse import ArgumentParser
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from itertools import zip_longest
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.documents import Segment, kind_of, open_document
-from hf_vanilla_transformer.documents.html_parser import INLINE
-from hf_vanilla_transformer.errors import DataError
+from _imports import importing
+
+with importing():
+    from hf_vanilla_transformer.documents import Segment, kind_of, open_document
+    from hf_vanilla_transformer.documents.html_parser import INLINE
+    from hf_vanilla_transformer.errors import DataError, one_line
+
+RESULTS = ("equal", "rendered", "filled in", "spaces", "changed", "refused")
+# Lines that a translation replaces, and the encoding that templates leave open.
+REPLACED = re.compile(rb'\s*(msgstr(\[\d+\])? ""|<target[ />].*|.*charset=CHARSET.*)\s*')
 
 
-class _Page(HTMLParser):
+class Page(HTMLParser):
     """What a browser shows: tags and text, with white space collapsed."""
 
     def __init__(self) -> None:
@@ -73,18 +82,18 @@ class _Page(HTMLParser):
 
 def shown(html: str) -> list[tuple[str, object]]:
     """Return the tags and texts of a page."""
-    page = _Page()
+    page = Page()
     page.feed(html)
     page.close()
     return [part for part in page.shown if part[1] != ""]
 
 
-def _markdown_it() -> Callable[[str], str]:
+def markdown_renderer() -> Callable[[str], str]:
     """Return a renderer of CommonMark, tables and MyST, which renders directives as the Markdown in them."""
     from markdown_it import MarkdownIt
     from mdit_py_plugins import admon, colon_fence, deflist, dollarmath, footnote, myst_role
 
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser: Any = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     for plugin in (admon.admon_plugin, colon_fence.colon_fence_plugin, deflist.deflist_plugin):
         parser.use(plugin)
     parser.use(dollarmath.dollarmath_plugin).use(footnote.footnote_plugin).use(myst_role.myst_role_plugin)
@@ -92,13 +101,13 @@ def _markdown_it() -> Callable[[str], str]:
 
     def fence(tokens: Any, index: int, *others: Any) -> str:
         is_directive = tokens[index].type == "colon_fence" or tokens[index].info.strip().startswith("{")
-        return parser.render(tokens[index].content) if is_directive else plain(tokens, index, *others)
+        return str(parser.render(tokens[index].content) if is_directive else plain(tokens, index, *others))
 
     parser.renderer.rules |= {"fence": fence, "colon_fence": fence}
-    return parser.render
+    return lambda text: str(parser.render(text))
 
 
-def _mkdocs() -> Callable[[str], str]:
+def mkdocs_renderer() -> Callable[[str], str]:
     from markdown import Markdown
 
     names = "admonition abbr attr_list def_list footnotes md_in_html tables pymdownx.details pymdownx.superfences"
@@ -107,54 +116,60 @@ def _mkdocs() -> Callable[[str], str]:
     return lambda text: parser.reset().convert(text)
 
 
-def copied(segment: Segment) -> str:
-    return segment.fill(segment.text, [(index, index) for index in range(len(segment.text.split()))])
-
-
-def outcomes(folder: Path, render: Callable[[str], str]) -> Iterator[tuple[str, Path, str]]:
-    """Yield the kind, path and outcome of each document; `render` renders Markdown."""
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if not (kind := kind_of(path)):
-            continue
-        content = path.read_bytes()
-        try:
-            document = open_document(content, kind, name=str(path))
-        except DataError as error:
-            yield kind, path, f"refused: {error}"
-            continue
-        rendered = bytes(document.render(map(copied, document.segments)))
-        if rendered == content:
-            yield kind, path, "same bytes"
-        elif kind in ("html", "markdown"):
-            pages = (
-                shown(render(page.decode()) if kind == "markdown" else page.decode()) for page in (content, rendered)
-            )
-            yield kind, path, _comparison(*pages)
-        else:
-            yield kind, path, "differs"
-
-
-def _comparison(before: list[tuple[str, object]], after: list[tuple[str, object]]) -> str:
-    for old, new in zip_longest(before, after):
-        if old != new:
-            common = len(commonprefix((str(old), str(new))))
-            return f"differs: {str(old)[max(common - 40, 0) :][:99]} became {str(new)[max(common - 40, 0) :][:99]}"
-    return "same when rendered"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of documents, searched recursively")
-    parser.add_argument("--mkdocs", action="store_true", help="render Markdown as MkDocs does")
-    arguments = parser.parse_args()
-    counts: Counter[tuple[str, str]] = Counter()
-    for kind, path, outcome in outcomes(arguments.folder, _mkdocs() if arguments.mkdocs else _markdown_it()):
-        counts[kind, outcome.partition(":")[0]] += 1
-        if not outcome.startswith("same"):
-            print(f"{path}: {outcome}")
-    for (kind, outcome), count in sorted(counts.items()):
-        print(f"{kind}: {outcome}: {count}")
+    parser = ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="folder with documents, also in folders within")
+    parser.add_argument(
+        "--mkdocs", action="store_true", help="render Markdown with pymdown-extensions, as MkDocs does"
+    )
+    folder, is_mkdocs = vars(parser.parse_args()).values()
+    render = {"html": str, "markdown": mkdocs_renderer() if is_mkdocs else markdown_renderer()}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    reasons = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (kind := kind_of(path)):
+            result, reason = measured(path, kind, render.get(kind))
+            counts[kind][result] += 1
+            reasons += [f"{result}: {path}{reason}"] * (result in RESULTS[3:])
+    print(f"| format | files | {' | '.join(RESULTS)} |\n|---|{'---:|' * (len(RESULTS) + 1)}")
+    for kind, results in sorted(counts.items()):
+        print(f"| {kind} | {results.total()} | {' | '.join(str(results[result]) for result in RESULTS)} |")
+    print(*reasons, sep="\n")
+
+
+def measured(path: Path, kind: str, render: Callable[[str], str] | None) -> tuple[str, str]:
+    """Return the result for a file, and the reason."""
+    content = path.read_bytes()
+    try:
+        document = open_document(content, kind, name=path.name)
+        rendered = document.render(map(unchanged, document.segments))
+    except DataError as error:
+        return "refused", f": {one_line(error)}"
+    assert isinstance(rendered, bytes)
+    if rendered == content:
+        return "equal", ""
+    if render and shown(render(rendered.decode())) == shown(render(content.decode())):
+        return "rendered", ""
+    lines = iter(rendered.splitlines())
+    lost = next((line for line in content.splitlines() if not REPLACED.fullmatch(line) and line not in lines), None)
+    if lost is None and kind in ("po", "xliff"):
+        return "filled in", ""
+    if rendered.split() == content.split():
+        return "spaces", ""
+    return "changed", f": {next(differences(content, rendered))}"
+
+
+def unchanged(segment: Segment) -> str:
+    return segment.fill(segment.text, [(word, word) for word in range(len(segment.text.split()))])
+
+
+def differences(old: bytes, new: bytes) -> Iterator[str]:
+    for number, (before, after) in enumerate(zip(old.splitlines(), new.splitlines(), strict=False), start=1):
+        if before.split() != after.split():
+            yield f"line {number}: {before!r} -> {after!r}"
+    yield "the last lines"
 
 
 if __name__ == "__main__":
-    main()
+    with importing():
+        sys.exit(main())

@@ -75,7 +75,7 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
     is_empty = True
     number = 1
     try:
-        for number, line in enumerate(read_lines(path, keep_ends=True), start=1):
+        for number, line in enumerate(read_lines(path, keep_ends=True, any_unicode=True), start=1):
             parser.feed(line)
             for unit in units.complete:
                 source, target = (_find(unit, language) for language in wanted)

@@ -2,12 +2,12 @@
 
 import codecs
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from ..errors import DataError
 from ..files import StrPath
-from .gettext import read_po
+from .gettext import charset, read_po
 from .html import read_html
 from .markdown import read_markdown
 from .subtitles import read_srt, read_vtt
@@ -58,7 +58,8 @@ def open_document(
     """Split a document into segments to translate and the rest.
 
     Args:
-        content: The document; bytes must be UTF-8, with or without a byte order mark.
+        content: The document; bytes must be UTF-8, with or without a byte order mark, or the charset that the
+            header of a PO file declares.
         kind: One of `KINDS`.
         name: File name, for messages.
         target_lang: Language of the translation, to be named in HTML pages, PO and XLIFF.
@@ -71,7 +72,12 @@ def open_document(
     """
     if kind not in KINDS:
         raise DataError(f"{name}: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
-    text = content if isinstance(content, str) else _decoded(content, name)
+    has_charset = kind == "po" and isinstance(content, bytes) and not content.startswith(codecs.BOM_UTF8)
+
+    def encoding_of(text: str) -> str:
+        return charset(text, name) if has_charset else "utf-8"
+
+    text = content if isinstance(content, str) else _decoded(content, name, encoding_of(content.decode("latin-1")))
     declared = (
         _DECLARED.search(text[:DECLARATION]) if kind in ("html", "xliff") and isinstance(content, bytes) else None
     )
@@ -84,15 +90,20 @@ def open_document(
         raise DataError(
             f'{name}: {kind} needs the package {error.name}; run `pip install "hf-vanilla-transformer[files]"`'
         ) from error
-    encode: Callable[[str], str | bytes] = str if isinstance(content, str) else str.encode
-    return Document(document.segments, lambda filled: encode(mark + str(document.write(filled))))
+
+    def write(filled: Sequence[str]) -> str | bytes:
+        rendered = mark + str(document.write(filled))
+        return rendered if isinstance(content, str) else rendered.encode(encoding_of(rendered))
+
+    return Document(document.segments, write)
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _decoded(content: bytes, name: str, encoding: str) -> str:
     try:
-        return content.decode()
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
         if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{name} is UTF-16, not UTF-8; convert it") from None
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8; convert it") from None
+        byte = f"byte 0x{content[error.start]:02x}"
+        raise DataError(f"{name}, line {line}: {byte} is not {encoding.upper()}; convert it") from None

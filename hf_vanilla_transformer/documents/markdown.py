@@ -47,7 +47,7 @@ KEPT = re.compile(
 )
 # References of mkdocstrings, spans of Pandoc and inline footnotes: brackets that are tags of their text.
 _REFERENCE = re.compile(
-    rf"(?<![\w!\]\\^])(\[)[^\[\]]++(\](?:(\s)?\[([^\[\]\n]++)\]|(?:{ATTRIBUTES})))|(?<!\\)(\^\[)[^\[\]]++(\])"
+    rf"(?<![\w!\]\\^])(\[)[^\[\]]++(\](?:(\s)?\[([^\[\]\n]++)\]|(?:{ATTRIBUTES})))|(?<!\\)(\^\[)(?:[^\[\]]|\[[^\[\]]*+\])++(\])"
 )
 # Markup that begins a block, such as a list, at the start of a line.
 _BLOCK = re.compile(

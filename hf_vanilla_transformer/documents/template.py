@@ -307,7 +307,14 @@ class _Builder:
     def _move_space(self, following: str) -> None:
         """Move the space before an empty tag into the tag if `following` takes no space before it, like a period."""
         tag = self._empty_tag_here()
-        if self._only_tags_since and tag and following in NO_SPACE_BEFORE and not tag[2].endswith(" "):
+        # A line break, which is white space, stays between words.
+        if (
+            self._only_tags_since
+            and tag
+            and tag[2].strip()
+            and following in NO_SPACE_BEFORE
+            and not tag[2].endswith(" ")
+        ):
             self._texts.pop()
             self._length -= 1
             for other in reversed(self._tags):
@@ -320,8 +327,3 @@ class _Builder:
 def lines(text: str) -> list[str]:
     r"""Split a text into lines, keeping the line ends "\n" and "\r\n"."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def with_line_ends(rendered: str, content: str) -> str:
-    r"""Return a rendered document with the line ends of its content, "\n" or "\r\n"."""
-    return rendered.replace("\n", "\r\n") if "\r\n" in content else rendered

@@ -1,9 +1,12 @@
 import gzip
+import random
 
 import pytest
 
+from fuzzing import one_line
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.reading import load_files
+from hf_vanilla_transformer.data.tmx import read_tmx
 from hf_vanilla_transformer.errors import DataError
 
 TMX = """<?xml version="1.0" encoding="UTF-8"?>
@@ -25,8 +28,9 @@ def load(path, streaming=False, **languages):
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", ["x.tmx", "x.tmx.gz"])
-def test_pairs_of_two_languages(tmp_path, name, streaming):
-    content = TMX.encode()
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_pairs_of_two_languages(tmp_path, name, encoding, streaming):
+    content = TMX.encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert load(tmp_path / name, streaming) == [
         {"source": "A red dog & cat.", "target": "Ein Hund."},
@@ -50,10 +54,29 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aa">\n<!ENTITY b "&a;&a;">]>\n<tmx><tu>&b;</tu>
             "x.tmx: TMX may have many languages; set `source_lang` and `target_lang`",
         ),
         ("<tmx/>", {}, "x.tmx: no pairs in it"),
+        (TMX.encode("utf-16")[:-3], {}, "x.tmx is no complete UTF-16 ("),
+        (TMX[:-20].encode("utf-16"), {}, "x.tmx, line 7: not XML ("),
     ],
 )
 def test_faults_are_named(tmp_path, content, languages, message):
-    (tmp_path / "x.tmx").write_text(content)
+    (tmp_path / "x.tmx").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as error:
         load(tmp_path / "x.tmx", **languages)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_damaged_files_are_read_or_refused(tmp_path, encoding):
+    chance = random.Random(encoding)
+    content = TMX.encode(encoding)
+    for _ in range(200):
+        start, place = chance.randrange(len(content)), chance.randrange(len(content))
+        part = content[start : start + chance.choice((1, 2, 30))]
+        cut = content[:start] + content[start + len(part) :]
+        (tmp_path / "x.tmx").write_bytes(chance.choice((cut, content[:place] + part + content[place:])))
+        try:
+            pairs = list(read_tmx(str(tmp_path / "x.tmx"), "en", "de"))
+        except DataError as error:
+            assert "x.tmx" in one_line(error)
+        else:
+            assert all(pair.keys() == {"source", "target"} for _, pair in pairs)
