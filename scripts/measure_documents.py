@@ -13,7 +13,6 @@ Prints a table with a row for each format, then the files that did not come back
 """
 
 import re
-import sys
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -122,8 +121,10 @@ def main() -> None:
     parser.add_argument(
         "--mkdocs", action="store_true", help="render Markdown with pymdown-extensions, as MkDocs does"
     )
-    folder, is_mkdocs = vars(parser.parse_args()).values()
-    render = {"html": str, "markdown": mkdocs_renderer() if is_mkdocs else markdown_renderer()}
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder
+    render: dict[str, Callable[[str], str]] = {"html": str}
+    render["markdown"] = mkdocs_renderer() if arguments.mkdocs else markdown_renderer()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     reasons = []
     for path in sorted(folder.rglob("*")):
@@ -172,4 +173,4 @@ def differences(old: bytes, new: bytes) -> Iterator[str]:
 
 if __name__ == "__main__":
     with importing():
-        sys.exit(main())
+        main()
