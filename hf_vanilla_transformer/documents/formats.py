@@ -34,7 +34,7 @@ _READERS = {
 _EXTENSIONS = {
     ".txt": "text",
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    **dict.fromkeys((".md", ".markdown"), "markdown"),
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".qmd"), "markdown"),
     ".srt": "srt",
     ".vtt": "vtt",
     **dict.fromkeys((".po", ".pot"), "po"),

@@ -4,48 +4,27 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from html import escape, unescape
+from html import escape
 from typing import NamedTuple
 
-from .segments import protect, unprotect
+from ..text.languages import is_right_to_left
+from .html_parser import (
+    ATTRIBUTE,
+    CLOSED_BY,
+    CODE,
+    FOREIGN,
+    INLINE,
+    RAW,
+    RUBY,
+    SILENT,
+    VOID,
+    HtmlToken,
+    text_of,
+    tokens,
+)
+from .segments import protect
 from .template import Document, Piece, Source, Template
 
-# Unclosed markup extends to the end, as in a browser, so every alternative matches and each character is scanned once.
-# Quotes have a meaning only after an equals sign.
-_MARKUP = re.compile(
-    r"""<!--(?:-?>|.*?(?:--!?>|\Z))|<(?:[!?]|/(?![a-z]))[^>]*+(?:>|\Z)"""
-    r"""|<(?P<slash>/?)(?P<name>[a-z][^\s/>]*+)"""
-    r"""(?P<attributes>(?:[^>=]++|=\s*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))?+)*+)(?:>|\Z)""",
-    re.DOTALL | re.IGNORECASE | re.ASCII,
-)
-_ATTRIBUTE = re.compile(r"""([^\s/>=]++)(?:\s*+=\s*+("[^"]*+"|'[^']*+'|[^\s"'>][^\s>]*+))?+""", re.ASCII)
-
-VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-# Elements whose content is raw text.
-RAW = frozenset("iframe noembed noframes script style textarea title xmp".split())
-FOREIGN = frozenset(("math", "svg"))
-# Elements that are never words of a sentence, whatever they contain.
-SILENT = RAW | {"svg"}
-CODE = frozenset("code kbd pre samp tt var".split())
-INLINE = frozenset(
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i img input ins kbd label link mark math meta nobr "
-    "output q rb rp rt rtc ruby s samp script small span strike strong style sub sup svg time tt u var wbr".split()
-)
-# Elements with optional end tags, each with the start tags that close it.
-_CELLS, _ITEMS = frozenset(("td", "th", "tr", "tbody", "tfoot")), frozenset(("dt", "dd"))
-CLOSED_BY = {
-    "p": frozenset(
-        "address article aside blockquote details div dl fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 "
-        "header hr main menu nav ol p pre section table ul li dt dd td th tr".split()
-    ),
-    "li": frozenset(("li",)),
-    "dt": _ITEMS,
-    "dd": _ITEMS,
-    "option": frozenset(("option", "optgroup")),
-    "td": _CELLS,
-    "th": _CELLS,
-    "tr": _CELLS - {"td", "th"},
-}
 # "The translatable attributes" of the HTML standard that hold prose.
 ATTRIBUTES = frozenset(("alt", "aria-description", "aria-label", "label", "placeholder", "title"))
 DESCRIPTIONS = frozenset(
@@ -55,44 +34,6 @@ LANGUAGE = frozenset(("lang", "xml:lang"))
 BUTTONS = frozenset(("button", "reset", "submit"))
 
 _escape = partial(escape, quote=False)
-
-
-class _HtmlToken(NamedTuple):
-    """Text, a tag or other markup; a tag has a lowercase name. `is_self_closing`: in XML, such as `<br/>`."""
-
-    markup: str
-    is_text: bool = False
-    name: str = ""
-    closes: bool = False
-    attributes: str = ""
-    is_self_closing: bool = False
-
-
-def _tokens(document: str) -> Iterator[_HtmlToken]:
-    is_xml, end = document.startswith("<?xml"), 0
-    while match := _MARKUP.search(document, end):
-        if match.start() > end:
-            yield _HtmlToken(document[end : match.start()], is_text=True)
-        end = match.end()
-        name, attributes = (match["name"] or "").lower(), match["attributes"] or ""
-        is_self_closing = is_xml and attributes.endswith("/")
-        yield _HtmlToken(match[0], False, name, bool(match["slash"]), attributes, is_self_closing)
-        if name in RAW and not match["slash"] and not is_self_closing:
-            close = re.compile(rf"</{name}(?=[\s/>])|\Z", re.IGNORECASE).search(document, end)
-            start, end = end, close.start() if close else len(document)
-            if start < end:
-                yield _HtmlToken(document[start:end], is_text=True)
-    if end < len(document):
-        yield _HtmlToken(document[end:], is_text=True)
-
-
-def text_of(markup: str) -> str:
-    """Decode character references."""
-    try:
-        return unprotect(unescape(markup))
-    # Python does not parse numbers of more than 4,300 digits.
-    except ValueError:
-        return unprotect(markup)
 
 
 class _HtmlElement(NamedTuple):
@@ -128,9 +69,8 @@ class _Reader:
     and kept as a part of the sentence if it has text.
     """
 
-    def __init__(self, target_lang: str | None) -> None:
-        self._target_lang = target_lang
-        self._template = Template()
+    def __init__(self, template: Template, target_lang: str | None) -> None:
+        self._template, self._target_lang = template, target_lang
         self._open = [_HtmlElement("", True, False)]
         self._names: Counter[str] = Counter()
         self._paragraph: list[Piece] = []
@@ -138,8 +78,8 @@ class _Reader:
         self._untranslated: list[Piece] = []
         self._depth = 0
 
-    def read(self, content: str) -> Document:
-        for token in _tokens(content):
+    def read(self, content: str) -> None:
+        for token in tokens(content):
             if token.is_text:
                 self._add(Piece(token.markup, text_of(token.markup)))
             elif not token.name:
@@ -149,7 +89,6 @@ class _Reader:
             else:
                 self._start(token)
         self._end_paragraph()
-        return self._template.document()
 
     def _add(self, piece: Piece) -> None:
         """Add to the untranslated element or the paragraph; outside both, add as markup."""
@@ -171,11 +110,11 @@ class _Reader:
         self._template.literal(*(piece.markup for piece in self._untranslated))
         self._paragraph, self._untranslated = [], []
 
-    def _start(self, token: _HtmlToken) -> None:
+    def _start(self, token: HtmlToken) -> None:
         while token.name in CLOSED_BY.get(self._open[-1].name, ()):
             self._pop()
         attributes = {
-            name.lower(): text_of(_unquoted(value)) for name, value in _ATTRIBUTE.findall(token.attributes)[::-1]
+            name.lower(): text_of(_unquoted(value)) for name, value in ATTRIBUTE.findall(token.attributes)[::-1]
         }
         parent = self._open[-1]
         element = _HtmlElement(
@@ -200,34 +139,38 @@ class _Reader:
             self._open.append(element)
             self._names[token.name] += 1
 
-    def _close(self, token: _HtmlToken) -> None:
-        name, closed = token.name, self._open[-1]
-        if self._names[name]:
-            while (closed := self._pop()).name != name:
-                pass
+    def _close(self, token: HtmlToken) -> None:
+        while self._names[token.name] and self._open[-1].name != token.name:
+            self._pop()
         if self._untranslated:
             self._untranslated.append(Piece(token.markup))
-            if len(self._open) <= self._depth:
-                text = "" if name in SILENT else "".join(piece.text or "" for piece in self._untranslated)
-                if text.isspace():
-                    self._paragraph.append(_SPACE)
-                markup = "".join(piece.markup for piece in self._untranslated)
-                self._paragraph.append(Piece(markup, is_kept=bool(text.strip())))
-                self._untranslated = []
-        elif _is_inline(name) and self._open[-1].translated and closed.translated:
-            self._paragraph.append(Piece(token.markup, closes=name))
+        elif _is_inline(token.name) and self._open[-1].translated and self._parent(token.name).translated:
+            self._paragraph.append(Piece(token.markup, closes=token.name))
         else:
             self._separate(token.markup)
+        if self._names[token.name]:
+            self._pop()
 
-    def _pop(self) -> _HtmlElement:
-        element = self._open.pop()
-        self._names[element.name] -= 1
-        if self._untranslated and len(self._open) < self._depth:
-            self._end_paragraph()
-        return element
+    def _parent(self, name: str) -> _HtmlElement:
+        """Return the element around an open one, or the innermost if it is not open."""
+        return self._open[-2 if self._names[name] else -1]
 
-    def _with_slots(self, token: _HtmlToken, attributes: dict[str, str]) -> str:
-        """Return a tag with slots for the texts in its attributes; sets the language of a page to the target's."""
+    def _pop(self) -> None:
+        name = self._open.pop().name
+        self._names[name] -= 1
+        if self._untranslated and len(self._open) == self._depth:
+            text = "" if name in SILENT else "".join(piece.text or "" for piece in self._untranslated)
+            if text.isspace():
+                self._paragraph.append(_SPACE)
+            markup = "".join(piece.markup for piece in self._untranslated)
+            self._paragraph.append(Piece(markup, is_kept=bool(text.strip())))
+            self._untranslated = []
+
+    def _with_slots(self, token: HtmlToken, attributes: dict[str, str]) -> str:
+        """Return a tag with slots for the texts in its attributes; a page gets the target's language and direction."""
+        target = self._target_lang if token.name in ("html", "body") else None
+        direction = "rtl" if target and is_right_to_left(target) else "ltr"
+        names_language = token.name == "html" and not LANGUAGE.isdisjoint(attributes)
 
         def place(match: re.Match[str]) -> str:
             name, value = match[1].lower(), match[2]
@@ -235,15 +178,18 @@ class _Reader:
                 raw = _unquoted(value)
                 # A value without quotes may contain some.
                 text = self._template.text(text_of(raw), escape, None if raw == value else raw)
-            elif value and self._target_lang is not None and token.name == "html" and name in LANGUAGE:
-                text = escape(self._target_lang)
+            elif value and target is not None and token.name == "html" and name in LANGUAGE:
+                text = escape(target)
+            elif value and target is not None and name == "dir" and attributes[name] in ("ltr", "rtl"):
+                text = direction
             else:
                 return match[0]
             quote = value[0] if value[0] in "\"'" else '"'
             return f"{match[0][: -len(value)]}{quote}{text}{quote}"
 
         head, tail = token.markup[: 1 + len(token.name)], token.markup[1 + len(token.name) + len(token.attributes) :]
-        return head + _ATTRIBUTE.sub(place, token.attributes) + tail
+        missing = ' dir="rtl"' if names_language and direction == "rtl" and "dir" not in attributes else ""
+        return head + missing + ATTRIBUTE.sub(place, token.attributes) + tail
 
 
 def _unquoted(value: str) -> str:
@@ -261,7 +207,7 @@ def _is_translated(name: str, attributes: dict[str, str], parent: _HtmlElement) 
         return False
     if chosen in ("", "yes"):
         return True
-    return parent.translated and name not in CODE and "notranslate" not in attributes.get("class", "").split()
+    return parent.translated and name not in CODE | RUBY and "notranslate" not in attributes.get("class", "").split()
 
 
 def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
@@ -275,4 +221,11 @@ def _is_prose(element: str, attribute: str, attributes: dict[str, str]) -> bool:
 
 def read_html(source: Source) -> Document:
     """Read HTML, a page or a fragment."""
-    return _Reader(source.target_lang).read(protect(source.content))
+    template = Template()
+    read_fragment(template, source.content, source.target_lang)
+    return template.document()
+
+
+def read_fragment(template: Template, content: str, target_lang: str | None) -> None:
+    """Add HTML to a template."""
+    _Reader(template, target_lang).read(protect(content))

@@ -3,17 +3,16 @@
 import re
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .html import CODE
+from .html import read_fragment
+from .html_parser import CODE
+from .markdown_parser import ATTRIBUTES, COMMENT, COMPONENT, Parser
 from .segments import protect
 from .template import Document, Piece, Source, Template
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
-    from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
 # YAML, or TOML as in Hugo.
@@ -24,20 +23,37 @@ _CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([a-z][a-z\d-]*)\b", re.IGNORECASE)
 # A bare link, in which no character is special.
 _LINK = r"""\b(?i:https?://|www\.)(?:\([^\s<>"`()[\]\\|]*+\)|[^\s<>"`()[\]\\|])+(?<![?!.,:;*~'])"""
-_SPECIAL = re.compile(rf"({_LINK})|[\\`*\[\]]|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?])|&(?=#?\w+;)|~(?=~)")
+_SPECIAL = re.compile(
+    rf"({_LINK})|[\\`*]|\[(?=[\[\^@!])|\](?=\()"
+    r"|(?<![^\W_])_|_(?![^\W_])|<(?=[a-zA-Z/!?>])|&(?=#?\w+;)|~(?=~)|\^(?=\[)|(?P<may_begin>[{:+])"
+)
+_FORMULA = r"(?<![\\$])\$(?!\s)(?:[^$\n\\]|\\[^\n])++(?<!\s)\$(?![\d$])"
+_LABEL = re.compile(r"(?<!\\)\[([^\[\]]++)\]")
 # `{%` between quotes, which starts no tag.
 _QUOTED = r"""(?:(?<=')\{%(?=')|(?<=")\{%(?="))"""
-# Untranslated extensions of GitHub, wikis and templates: alerts, footnotes, tags, links, values, formulas; HTML code.
-# None of these can start inside an unfinished one of its kind, so that time is linear.
+# Untranslated extensions of GitHub, wikis, templates and documentation tools: footnotes, tags, attributes, links,
+# values, formulas, citations, roles, keys, emoji; HTML code. None of these can start inside an unfinished one of its
+# kind, so that time is linear.
 KEPT = re.compile(
-    r"""\A\[![A-Z]+\][ \t]*\n|\[\^[^\[\]\s]++\]:?|\A\[(?:TOC|toc)\]\Z"""
-    rf"""|(?!{_QUOTED})\{{%(?:[^{{%\n]|%(?!\}})|\{{(?!%)|{_QUOTED})*+%\}}"""
+    r"""\[\^[^\[\]\s]++\]|\A\[(?:TOC|toc)\]\Z"""
+    rf"""|(?!{_QUOTED})\{{%(?:[^{{%\n]|%(?!\}})|\{{(?!%)|{_QUOTED})*+%\}}|(?P<attributes>{ATTRIBUTES})"""
+    rf"""|(?P<component>{COMPONENT})|{COMMENT}"""
+    r"""|(?P<role>\{(?:any|doc|numref|ref|term)\}`)(?P<title>[^`<>]*[^`<>\s])(?P<target>\s*<[^`<>]++>`)"""
     r"""|(?P<word>\[\[(?:[^\[\]\n]|\[[^\[\]\n]*+\]|\[(?!\[))+\]\]|\{\{[^{}\n]*+\}\}"""
-    r"""|\$\$[^$]++\$\$|(?<!\$)\$[^\s$](?:[^$\n]*+(?<!\s))?\$(?![\d$])"""
-    rf"""|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
+    r"""|\$\$[^$]++\$\$|\\\((?:[^\\]|\\[^()])++\\\)"""
+    r"""|\[[^\[\]@\n]*+(?<!\w)@[^\[\]]++\](?![(\[{])|\[`[^`\[\]\n]++`\](?!\s?\[|\()|\{[\w:+.-]++\}(?P<tick>`++)[^`]++(?P=tick)"""
+    r"""|(?<![\w:]):[a-z][\w+-]*+:(?![\w:`])|\+\+[a-z][\w-]*+(?:\+[\w-]++)*+\+\+"""
+    rf"""|{_FORMULA}|(?i:<(?P<code>{"|".join(sorted(CODE))})\b[^<>]*+>[^<>]*+</(?P=code)\s*>))|(?P<link>{_LINK})"""
+)
+# References of mkdocstrings, spans of Pandoc and inline footnotes: brackets that are tags of their text.
+_REFERENCE = re.compile(
+    rf"(?<![\w!\]\\^])(\[)[^\[\]]++(\](?:(\s)?\[([^\[\]\n]++)\]|(?:{ATTRIBUTES})))|(?<!\\)(\^\[)(?:[^\[\]]|\[[^\[\]]*+\])++(\])"
 )
 # Markup that begins a block, such as a list, at the start of a line.
-_BLOCK = re.compile(r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z))")
+_BLOCK = re.compile(
+    r"(\d{1,9}(?=[.)](?!\S))|(?=#{1,6}(?!\S)|>|[+-](?!\S)|[=-]+\s*\Z|\[(?:[ xX]\]\s|[^\[\]]++\]:)"
+    r"|(?:!!!|\?\?\?\+?) ?[\w -]++(?:\"|\Z)|(?::::|///)[: ]*+[\w{]))"
+)
 
 
 def read_markdown(source: Source) -> Document:
@@ -56,20 +72,25 @@ class _Reader:
         self.template = Template()
         self._content = content
         self._lines = list(re.finditer(r"([^\r\n]*)(?:\r\n|\r|\n|\Z)", content))
-        self._parser, self._state = _parser()
-        self._environment: dict[str, Any] = {}
+        self._parser = Parser()
         # Offset up to which the document is written.
         self._written = 0
 
     def read(self) -> Document:
         in_table = False
-        for token in self._parser.parse(self._content, self._environment):
+        for token in self._parser.blocks(self._content):
             if token.type in ("table_open", "table_close"):
                 in_table = token.type == "table_open"
-            elif token.type == "inline" and token.content and token.map:
-                raw, places = self._find(token.content, token.map[0], in_table)
-                if raw:
-                    self._add(raw, places, partial(_escape, in_table=in_table))
+            elif token.map and (token.type == "html_block" or (token.type == "inline" and token.content)):
+                raw, places = self._find(token, token.map[0], in_table)
+                if not raw:
+                    continue
+                self._literal(places[0])
+                if token.type == "inline":
+                    self._add(raw, places, partial(self._escape, special=token.meta.get("special", "|" * in_table)))
+                else:
+                    self._add_html(raw, places)
+                self._written = places[-1]
         self._literal(len(self._content))
         return self.template.document()
 
@@ -77,11 +98,11 @@ class _Reader:
         self.template.literal(protect(self._content[self._written : end]))
         self._written = end
 
-    def _find(self, content: str, first: int, in_table: bool) -> tuple[str, list[int]]:
+    def _find(self, token: "Token", first: int, in_table: bool) -> tuple[str, list[int]]:
         """Return a text as in the document, and the offsets there of each character and of its end."""
         lines: list[str] = []
         places: list[int] = []
-        for number, part in enumerate(content.split("\n"), start=first):
+        for number, part in enumerate(token.content.rstrip("\n").split("\n"), start=first):
             line, part = self._lines[number], part.lstrip()
             begin = max(line.start(), self._written)
             text = self._content[begin : line.end(1)].replace("\0", "\ufffd")
@@ -90,7 +111,8 @@ class _Reader:
                 match = re.search(re.escape(part).replace("\\|", "\\\\?\\|"), text)
                 start, end = match.span() if match else (-1, -1)
             else:
-                start = text.rfind(part)
+                column = token.meta.get("column")
+                start = text.rfind(part) if column is None else line.start() + column - begin
                 end = start + len(part)
             if start < 0:
                 return "", []
@@ -105,29 +127,38 @@ class _Reader:
         """Add a text, split into segments at hard line breaks."""
         if box := _CHECKBOX.match(raw):
             places, raw = places[box.end() :], raw[box.end() :]
-        self._literal(places[0])
+            self._literal(places[0])
 
         def markup(start: int, end: int) -> str:
             return protect(self._content[places[start] : places[end]])
 
         pieces: list[Piece] = []
         done = 0
-        tokens = [(*token.meta["span"], token) for token in self._inline(raw)]
+        tokens = [(*token.meta["span"], token) for token in self._parser.inline(raw)]
         kept = [(*match.span(), match) for match in KEPT.finditer(raw)]
-        for start, end, token in sorted([*kept, *tokens], key=itemgetter(0)):
+        brackets = [
+            (*match.span(group), is_closing)
+            for match in _REFERENCE.finditer(raw)
+            # Markdown before CommonMark allowed white space between text and label.
+            if not match[3] or self._parser.is_label(match[4])
+            for is_closing, group in enumerate((1, 2) if match[1] else (5, 6))
+        ]
+        for start, end, token in sorted([*kept, *tokens, *brackets], key=itemgetter(0)):
             # Part of markup already added: the tokens of an autolink share a span.
             if start < done:
                 continue
             if start > done:
                 pieces.append(Piece(markup(done, start), raw[done:start]))
             done = end
-            if isinstance(token, re.Match) and not raw[start:end].endswith("\n"):
-                pieces.append(Piece(markup(start, end), token["link"], is_kept=bool(token["word"])))
-            elif (
-                isinstance(token, re.Match)
-                or token.type == "hardbreak"
-                or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end]))
-            ):
+            if isinstance(token, int):
+                pieces.append(Piece.of_tag(markup(start, end), "link", is_closing=bool(token)))
+            elif isinstance(token, re.Match):
+                if token["attributes"] and pieces and pieces[-1].text is None:
+                    # Attributes follow what they are of.
+                    pieces[-1] = pieces[-1]._replace(markup=pieces[-1].markup + markup(start, end))
+                else:
+                    pieces.append(self._kept(token, markup(start, end)))
+            elif token.type == "hardbreak" or (token.type == "html_inline" and re.match(r"<br\b", raw[start:end])):
                 pieces.append(Piece(markup(start, end), is_break=True))
             elif token.type == "image":
                 pieces.append(Piece(self._image(token, raw[start:end], markup(start, end), escape)))
@@ -135,22 +166,33 @@ class _Reader:
                 pieces.append(_piece(token, markup(start, end)))
         pieces.append(Piece(markup(done, len(raw)), raw[done:]))
         self.template.paragraph(pieces, escape)
-        self._written = places[-1]
 
-    def _inline(self, raw: str) -> list["Token"]:
-        """Return the inline tokens other than plain text, with their spans."""
-        state = self._state(raw, self._parser, self._environment, [])
-        self._parser.inline.tokenize(state)
-        for rule in self._parser.inline.ruler2.getRules(""):
-            rule(state)
-        tokens = [token for token in state.tokens if "span" in token.meta]
-        # Of two asterisks, one is the token and the other an empty text.
-        for one, other in pairwise(tokens):
-            if other.type == "strong_open" and not one.content and one.type == "text":
-                other.meta["span"] = one.meta["span"][0], other.meta["span"][1]
-            elif one.type == "strong_close" and not other.content and other.type == "text":
-                one.meta["span"] = one.meta["span"][0], other.meta["span"][1]
-        return [token for token in tokens if token.type != "text" or token.content]
+    def _add_html(self, raw: str, places: list[int]) -> None:
+        markup = self._content[places[0] : places[-1]]
+        # Unless in a quote or a template.
+        if markup.split() == raw.split() and not re.search(r"\{[{%<]", markup):
+            read_fragment(self.template, markup, None)
+        else:
+            self.template.literal(protect(markup))
+
+    def _kept(self, match: re.Match[str], markup: str) -> Piece:
+        if match["role"]:
+            title = self.template.text(match["title"], lambda text: text.replace("`", "'"))
+            return Piece(f"{match['role']}{title}{match['target']}", is_kept=True)
+        return Piece(markup, match["link"], is_kept=bool(match["word"]))
+
+    def _escape(self, text: str, special: str) -> str:
+        text = re.sub(r"[\r\n]+", " ", text)
+        special += "$" * bool(re.search(_FORMULA, text))
+        begins = {match.start() for match in KEPT.finditer(text) if not match["link"]}
+        escaped = _SPECIAL.sub(
+            lambda match: match[0] if match[1] or (match[2] and match.start() not in begins) else f"\\{match[0]}", text
+        )
+        # Brackets are text unless a link is defined for what they enclose.
+        escaped = _LABEL.sub(lambda match: f"\\{match[0]}" if self._parser.is_label(match[1]) else match[0], escaped)
+        if begin := _BLOCK.match(escaped):
+            escaped = f"{begin[1] or ''}\\{escaped[len(begin[1] or '') :]}"
+        return re.sub(f"(?<!\\\\)[{re.escape(special)}]", r"\\\g<0>", escaped) if special else escaped
 
     def _image(self, token: "Token", raw: str, markup: str, escape: Callable[[str], str]) -> str:
         """Return an image with a slot for its alt text, which may also be its reference label."""
@@ -162,7 +204,7 @@ class _Reader:
 
 def _with_label(target: str, label: str) -> str:
     """Return the markup after the text of a link, with an explicit label if that text was the label."""
-    return f"][{label}]" if target in ("]", "][]") else target
+    return f"][{' '.join(label.split())}]" if target in ("]", "][]") else target
 
 
 def _piece(token: "Token", markup: str) -> Piece:
@@ -179,52 +221,3 @@ def _piece(token: "Token", markup: str) -> Piece:
     if part == "close" or (part == "open" and token.info != "auto"):
         return Piece.of_tag(markup, name, is_closing=part == "close")
     return Piece(markup, is_kept=token.type == "code_inline" or token.info == "auto")
-
-
-def _escape(text: str, in_table: bool = False) -> str:
-    escaped = _SPECIAL.sub(lambda match: match[1] or f"\\{match[0]}", re.sub(r"[\r\n]+", " ", text))
-    if begin := _BLOCK.match(escaped):
-        escaped = f"{begin[1]}\\{escaped[len(begin[1]) :]}"
-    return escaped.replace("|", "\\|") if in_table else escaped
-
-
-def _parser() -> "tuple[MarkdownIt, type[StateInline]]":
-    """Return a parser that records the spans of inline tokens, and the inline state that this requires."""
-    from markdown_it import MarkdownIt
-    from markdown_it.rules_inline import StateInline
-    from markdown_it.token import Token
-
-    class State(StateInline):
-        def push(self, ttype: str, tag: str, nesting: Any) -> Token:
-            token = super().push(ttype, tag, nesting)
-            token.meta["span"] = (self.pos, self.pos)
-            return token
-
-    def recorded(name: str, rule: Callable[[StateInline, bool], bool]) -> Callable[[StateInline, bool], bool]:
-        def run(state: StateInline, silent: bool) -> bool:
-            start, count = state.pos, len(state.tokens)
-            if not rule(state, silent):
-                return False
-            pushed = [token for token in state.tokens[count:] if "span" in token.meta]
-            if silent or not pushed:
-                return True
-            if name == "link":
-                begin, end = pushed[0].meta["span"][0], pushed[-1].meta["span"][0]
-                pushed[0].meta["span"], pushed[-1].meta["span"] = (start, begin), (end, state.pos)
-                pushed[-1].meta["label"] = state.src[begin:end]
-                return True
-            for token in pushed:
-                # Each asterisk of a run is a token.
-                end = start + len(token.content) if name in ("emphasis", "strikethrough") else state.pos
-                token.meta["span"] = (start, end)
-                start = end if name in ("emphasis", "strikethrough") else start
-            return True
-
-        return run
-
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    parser.disable("fragments_join")
-    rules = zip(parser.get_active_rules()["inline"], parser.inline.ruler.getRules(""), strict=True)
-    for name, rule in list(rules):
-        parser.inline.ruler.at(name, recorded(name, rule))
-    return parser, State

@@ -154,6 +154,9 @@ class _Placement:
             for index in group:
                 start, end = spans[index]
                 spans[index] = min(max(start, low), high), min(max(end, low), high)
+                # An empty tag at the end of its parent stays there.
+                if parent >= 0 and self.tags[index].start == self.tags[parent].end:
+                    spans[index] = high, high
             self._separate(spans, group)
         return spans
 
@@ -216,17 +219,17 @@ class _Placement:
         if start < offset and not self._has_letters(offset, end):
             # At the end of a word, or between it and its comma.
             return self._pair(Tag(start, offset, ""))[1]
+        word = round(following * total / count)
         if self.last.of(following, following + 1) >= 0:
-            place = self.target.spans[self.first.of(following, following + 1)][0]
-            # A bracket or quote before the tag stays before it.
-            start = self.source.spans[following][0]
-            is_opening = offset - start < MAX_PART and not self._has_letters(start, offset)
-            opening = self.text[start:offset] if is_opening else ""
-            return place + len(opening) if self.translation.startswith(opening, place) else place
-        place = round(following * total / count)
-        if following and (before := self.last.of(following - 1, following)) >= 0:
-            place = before + 1
-        return self.target.spans[place][0] if place < total else len(self.translation)
+            word = self.first.of(following, following + 1)
+        elif following and (before := self.last.of(following - 1, following)) >= 0:
+            word = before + 1
+        if word >= total:
+            return len(self.translation)
+        place, start = self.target.spans[word][0], self.source.spans[following][0]
+        # What stands before the tag in its word, such as a bracket or a part of the word, stays before it.
+        opening = self.text[start:offset] if offset - start < MAX_PART else ""
+        return place + len(opening) if self.translation.startswith(opening, place) else place
 
     def _has_letters(self, start: int, end: int) -> bool:
         return start < end and self.letters[end] > self.letters[start]

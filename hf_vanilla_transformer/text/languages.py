@@ -25,6 +25,12 @@ _ALIASES = dict(
     ).split()
 )
 
+# Languages and scripts written from right to left.
+_RIGHT_TO_LEFT = frozenset(
+    "acm acq aeb ajp apc ar arc ars ary arz ckb dv fa glk he khw ks lrc mzn nqo ps sd skr syr ug ur yi ydd "
+    "adlm arab aran hebr mand nkoo rohg samr syrc thaa".split()
+)
+
 # Characters that suffice for detection.
 _ENOUGH = 4000
 
@@ -88,6 +94,12 @@ def _known_code(language: str) -> str:
 def base_code(language: str) -> str:
     code = re.split("[-_]", language.lower(), maxsplit=1)[0]
     return _ALIASES.get(code, code)
+
+
+def is_right_to_left(language: str) -> bool:
+    """Whether a language is written from right to left, as its script tells, if named: "ar", "az-Arab", "heb_Hebr"."""
+    script = re.search("[-_]([a-z]{4})(?![a-z])", language.lower())
+    return (script[1] if script else base_code(language)) in _RIGHT_TO_LEFT
 
 
 @lru_cache

@@ -58,6 +58,7 @@ def same(html):
         ("<textarea placeholder='Your name'>a <b>b</textarea>", []),
         ("<svg><text>a</text><path/></svg> b <math><mi>x</mi></math>", ["b ⟦1⟧"]),
         ("<kbd>a</kbd><samp>b</samp><var>c</var>", []),
+        ("<p>A <ruby>漢<rt>かん</rt>字<rt>じ</rt></ruby>, <ruby>x<rp>(<rt>y<rp>)</ruby>.", ["A 漢字, x."]),
         # Attributes.
         ('<img alt="A dog"><input placeholder=Name aria-label="Your name" value=x>', ["A dog", "Name", "Your name"]),
         ("<input type=submit value=Send>", ["Send"]),
@@ -85,6 +86,33 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
 
 
 @looped(
+    "language, html, expected",
+    [
+        ("ar", "<html lang=en dir='ltr'><body dir=ltr>A", '<html lang="ar" dir=\'rtl\'><body dir="rtl">A'),
+        ("heb_Hebr", "<html lang=en>A<p dir=ltr>B", '<html dir="rtl" lang="heb_Hebr">A<p dir=ltr>B'),
+        ("az-Latn", '<html lang=fa dir="rtl">A', '<html lang="az-Latn" dir="ltr">A'),
+        ("de", "<html lang=en dir=auto>A", '<html lang="de" dir=auto>A'),
+    ],
+)
+def test_a_page_names_the_direction_of_the_translation(language, html, expected):
+    document = open_document(html, "html", target_lang=language)
+    assert document.render(map(itself, document.segments)) == expected
+
+
+@looped(
+    "html, translation, expected",
+    [
+        ("The <ruby>漢字<rt>かん</rt></ruby>.", "Das Zeichen.", "Das <ruby>Zeichen<rt>かん</rt></ruby>."),
+        ("The long<wbr>word", "Das Langwort", "Das <wbr>Langwort"),
+        ("The long<wbr>word", "Das longline", "Das long<wbr>line"),
+    ],
+)
+def test_readings_and_line_breaks_follow_their_word(html, translation, expected):
+    (segment,) = open_document(html, "html").segments
+    assert segment.fill(translation, [(0, 0), (1, 1)]) == expected
+
+
+@looped(
     "html",
     [
         "<!DOCTYPE html>\r\n<html lang=en>\r\n<head><title>A &amp; B</title></head>\r\n<body><P CLASS=x>A <B>dog</B>."
@@ -96,6 +124,9 @@ def test_a_page_names_the_language_of_the_translation(html, expected):
         "<p> <code>x</code> is <b><code>y</code></b>\n</p>",
         'A <a href="u" title=\'T "x"\'>B</a> <img src=x alt="c &lt; d"> e',
         "<b>x <i>y</b> z</i>",
+        "<p>A <ruby>漢<rt>かん</rt>字<rt>じ</rt></ruby></p>",
+        "<p><ruby>x<rp>(</rp><rt>y</rt><rp>)</rp></ruby> <ruby>x<rt>y</ruby>",
+        "A Donau<wbr>dampf<wbr>schiff, x",
         "<table><tr><td>a<td>b <!-- c --> d</table>",
         "<a>text<p>para</p></a>",
         "a\0001\0b\0 <i title='q\0'>x</i>",

@@ -51,6 +51,7 @@ html
 TEXTS = [
     "A big title", "A man in a red shirt rides a ⟦1⟧, fast * & so.", "Quote one two", "three", "1 item", "Task",
     "Head", "b | c", "yes", "An image", "ref", "and ⟦1⟧", "See ref and Ref and text.", "Setext title",
+    "html",
 ]  # fmt: skip  # one a line would fill the screen
 
 
@@ -151,3 +152,67 @@ def test_what_others_add_stays(text):
     document = open_document(text, "markdown")
     assert document.render(segment.fill(segment.text) for segment in document.segments) == text
     assert not any(re.search(r"NOTE|TOC|\^1|Wiki|x_1|include", segment.text) for segment in document.segments)
+
+
+# Each as in the documentation of its tool, with its texts.
+TOOLS = {
+    '!!! note inline "A title"\n    A body.\n'
+    '\n    - an item\n\nThe end.\n': ["A title", "A body.", "an item", "The end."],
+    '??? tip\n    A body.\n\n        code()\n': ["A body."],
+    '=== "Tab one"\n\n    One.\n\n=== "Tab two"\n\n    ```py\n    code\n    ```\n': ["Tab one", "One.", "Tab two"],
+    "1. item\n\n    !!! note\n        A body.\n": ["item", "A body."],
+    '/// note | A title\nA body.\n///\n': ["A title", "A body."],
+    "::: pkg.module\n    options:\n      show: true\n\nThe end.\n": ["The end."],
+    "Dog\n:   A pet.\n\n    Another part.\n"
+    "\nCat\n: Two\n: Three\n": ["Dog", "A pet.", "Another part.", "Cat", "Two", "Three"],
+    "See [@doe2020, p. 3], [-@doe] and [`dog`], [`~a.b`].\n": ["See ⟦1⟧, ⟦2⟧ and ⟦3⟧, ⟦4⟧."],
+    "See [the dog][pkg.dog], [1] and a[i][j].\n": ["See the dog, [1] and a[i][j]."],
+    "[Start](x){ .md-button } ++ctrl+a++ :rocket:\n{: .x }\n": ["Start ⟦1⟧ ⟦2⟧"],
+    "*[HTML]: Hyper Text\n*[W3C]: World Web\n": ["Hyper Text", "World Web"],
+    ":::{note}\nSee {ref}`x` and {doc}`Get started <intro>`.\n:::\n": ["Get started", "See ⟦1⟧ and ⟦2⟧."],
+    "````{note} A title\n:class: tip\n\n```{tip}\nA tip.\n```\n````\n": ["A title", "A tip."],
+    ":::{toctree}\n:maxdepth: 2\n\nintro\n:::\n\n(target)=\n% no\n# Title\n": ["Title"],
+    '::: {.callout-note title="note" #x}\nA *body*.\n'
+    ':::\n\n{{< include a.qmd >}}\nText.\n': ["note", "A body.", "Text."],
+    "::: Warning ::::\nA body.\n::::\n\n# Title {#id .a}\n"
+    "\nA [span]{.b} here.\n": ["A body.", "Title", "A span here."],
+    "A dog.[^1] A cat^[a note].\n\n[^1]: One.\n"
+    "\n    Two.\n[^2]: Three.\n": ["A dog. A cata note.", "One.", "Two.", "Three."],
+    "With \\(a_b\\).\n\n$$\na\n- b\n$$ {#eq-x}\n\n\\begin{a}\nb\n\\end{a}\n": ["With ⟦1⟧."],
+    "+---+---+\n| a | b |\n+---+---+\n\n  a     b\n----- ---\n    1 two\n\n| A line\n| two\n": ["A line", "two"],
+    "(@) One\n(@a) Two\n\n#. Three\n#. Four\n": ["One", "Two", "Three", "Four"],
+    ":::tip[A title]\n\nA body.\n\n:::\n\n:::note A title\n\nA body.\n\n:::\n": ["A title", "A body."] * 2,
+    "import A from 'a';\n\n<Tabs\n  values={[\n    {x: 'a'},\n  ]}>\n"
+    "<TabItem x=\"a\">\nA *dog*.\n</TabItem>\n</Tabs>\n": ["A dog."],
+    "A <Big a={{b: 1}}>dog</Big> {/* no */} here.\n": ["A dog here."],
+    "> [!tip]- A title\n> A body.\n": ["A title", "A body."],
+    "# A title[[id]]\n\n[[autodoc]] Pipeline\n    - all\n\n<Tip>\n\nA tip.\n\n</Tip>\n": ["A title⟦1⟧", "A tip."],
+    "<p align=center>\n  <b>A dog</b>\n</p>\n\n<details>\n<summary>More</summary>\n\nA cat.\n</details>\n": [
+        "A dog", "More", "A cat."
+    ],
+    "Not \\$a\\$, \\{{ a }}, \\^[a], \\:rocket:.\n": ["Not $a$, {{ a }}, ^[a], :rocket:."],
+}  # fmt: skip  # one a line would fill the screen
+
+
+@looped("text, texts", TOOLS.items())
+def test_tools_of_documentation(text, texts):
+    document = open_document(text, "markdown")
+    assert [segment.text for segment in document.segments] == texts
+    assert document.render(map(itself, document.segments)) == text
+
+
+@looped(
+    "text, translation, expected",
+    [
+        ('!!! note "One"\n', 'a "b"', '!!! note "a "b""\n'),
+        ('::: {title="One"}\n', 'a "b"', '::: {title="a \\"b\\""}\n'),
+        (":::tip[One]\n", "a [b]", ":::tip[a \\[b\\]]\n"),
+        ("One\n\n[b]: c\n", "a [b] [c]", "a \\[b] [c]\n\n[b]: c\n"),
+        ("One\n", "!!! note", "\\!!! note\n"),
+        ("See {doc}`One <a>`.\n", "a `b`", "See {doc}`a 'b' <a>`.\n"),
+    ],
+)
+def test_titles_and_brackets_are_escaped(text, translation, expected):
+    document = open_document(text, "markdown")
+    filled = [document.segments[0].fill(translation), *map(itself, document.segments[1:])]
+    assert document.render(filled) == expected

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_vanilla_transformer.errors import DataError
-from hf_vanilla_transformer.text.languages import detect, is_installed, is_known, odds_against
+from hf_vanilla_transformer.text.languages import detect, is_installed, is_known, is_right_to_left, odds_against
 from tables import looped
 
 SENTENCES = {
@@ -82,3 +82,19 @@ def test_without_the_library(no_language_detector):
     for call in (lambda: detect("a", ["en"]), lambda: odds_against("a", "en"), lambda: is_known("en")):
         with pytest.raises(DataError, match=r'pip install "hf-vanilla-transformer\[languages\]"'):
             call()
+
+
+@looped(
+    "language, expected",
+    [
+        ("ar", True),
+        ("AR-eg", True),
+        ("heb_Hebr", True),
+        ("fas", True),
+        ("az-Arab", True),
+        ("ur-Latn", False),
+        ("de", False),
+    ],
+)
+def test_languages_written_from_right_to_left(language, expected):
+    assert is_right_to_left(language) == expected
