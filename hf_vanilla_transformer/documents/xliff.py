@@ -1,21 +1,13 @@
 """XLIFF 1.2 and 2: translations go into `<target>`, next to `<source>`; everything else stays verbatim."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape, unescape
-from typing import NamedTuple
+from html import escape
 
-from ..errors import DataError, one_line
-from .segments import protect, unprotect
 from .template import Document, Piece, Source, Template, has_only_messages
+from .xliff_parser import XliffToken, read_tokens
 
-_MARKUP = re.compile(
-    r"""<!--.*?-->|<\?.*?\?>|<!\[CDATA\[(?P<data>.*?)\]\]>"""
-    r"""|<(?P<slash>/?)(?P<name>[^\s/>!?]++)(?P<attributes>(?:"[^"]*+"|'[^']*+'|[^'">])*+)>""",
-    re.DOTALL,
-)
-_ATTRIBUTE = re.compile(r"""([\w.:-]+)\s*=\s*("[^"]*"|'[^']*')""")
 # Characters not allowed in XML.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
@@ -29,67 +21,6 @@ CLOSING_TAGS = {"ept": ("bpt", ("rid", "id")), "ex": ("bx", ("rid", "id")), "ec"
 LANGUAGES = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
 # States of a target whose text is replaced.
 UNTRANSLATED = frozenset(("initial", "needs-translation", "new"))
-
-
-class _Token(NamedTuple):
-    """Text, without a name, or a tag, whose name has no namespace prefix.
-
-    `is_kept`: in an untranslatable range of a source, from `<sm/>` to `<em/>`.
-    """
-
-    markup: str
-    text: str | None = None
-    name: str = ""
-    opens: bool = False
-    closes: bool = False
-    is_kept: bool = False
-
-    @property
-    def attributes(self) -> dict[str, str]:
-        return {name: unescape(value[1:-1]) for name, value in _ATTRIBUTE.findall(self.markup)}
-
-    def having(self, **values: str) -> str:
-        """Return the markup of the tag with these attributes set."""
-        markup = self.markup
-        for name, value in values.items():
-            written = f'{name}="{escape(value)}"'
-            present = re.search(rf"""(?<=\s){re.escape(name)}\s*=\s*("[^"]*"|'[^']*')""", markup)
-            start = present.start() if present else len(markup) - len("/>" if markup.endswith("/>") else ">")
-            head = markup[:start] if present else f"{markup[:start].rstrip()} "
-            markup = head + written + markup[present.end() if present else start :]
-        return markup
-
-
-def _tokens(content: str) -> Iterator[_Token]:
-    end = 0
-    for match in _MARKUP.finditer(content):
-        if match.start() > end:
-            text = content[end : match.start()]
-            yield _Token(text, unprotect(unescape(text)))
-        end = match.end()
-        if match["name"]:
-            closes = bool(match["slash"]) or match["attributes"].endswith("/")
-            yield _Token(match[0], None, match["name"].split(":")[-1], not match["slash"], closes)
-        else:
-            yield _Token(match[0], match["data"])
-    if end < len(content):
-        yield _Token(content[end:], unprotect(content[end:]))
-
-
-def _with_ranges(tokens: Iterable[_Token]) -> Iterator[_Token]:
-    """Mark the tokens in untranslatable ranges, which may overlap and go on in the next segment of a unit."""
-    ranges: set[str | None] = set()
-    in_source = False
-    for token in tokens:
-        if token.name == "source":
-            in_source = token.opens > token.closes
-        elif token.name == "unit":
-            ranges.clear()
-        elif in_source and token.name == "sm" and token.attributes.get("translate") == "no":
-            ranges.add(token.attributes.get("id"))
-        yield token._replace(is_kept=in_source and bool(ranges))
-        if in_source and token.name == "em":
-            ranges.discard(token.attributes.get("startRef"))
 
 
 @dataclass
@@ -108,9 +39,7 @@ def read_xliff(source: Source) -> Document:
     Raises:
         DataError: The file is not XLIFF, or it declares entities.
     """
-    _check(source)
-    template = Template()
-    tokens = list(_with_ranges(_tokens(protect(source.content))))
+    template, tokens = Template(), read_tokens(source)
     markup = _with_language(tokens, source.target_lang)
     written = 0
     opened = [_Element("", 0, True)]
@@ -131,26 +60,7 @@ def read_xliff(source: Source) -> Document:
     return template.document()
 
 
-def _check(source: Source) -> None:
-    from defusedxml import DefusedXmlException
-    from defusedxml.ElementTree import ParseError, fromstring
-
-    try:
-        root = fromstring(source.content, forbid_dtd=True)
-    except ParseError as error:
-        raise DataError(
-            f"{source.name}, line {error.position[0]}: not XML ({one_line(error)}); correct or export it again"
-        ) from None
-    except (DefusedXmlException, ValueError) as error:
-        raise DataError(
-            f"{source.name}: declarations of a document type or entities are not allowed ({type(error).__name__}); "
-            "remove them"
-        ) from None
-    if root.tag.rpartition("}")[2] != "xliff":
-        raise DataError(f"{source.name}: the root element is {root.tag[:80]!r}, not xliff; check the file")
-
-
-def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
+def _is_translated(tokens: Sequence[XliffToken], unit: _Element) -> bool:
     """Whether the target of a unit is left unchanged."""
     attributes = tokens[unit.start].attributes
     if attributes.get("approved") == "yes" or attributes.get("state") == "final":
@@ -163,7 +73,7 @@ def _is_translated(tokens: Sequence[_Token], unit: _Element) -> bool:
     return state == "final" or (has_content and state not in UNTRANSLATED)
 
 
-def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
+def _with_language(tokens: Sequence[XliffToken], language: str | None) -> list[str]:
     """Return the markup of tokens, with the target language set wherever the source language is named."""
     markup = [token.markup for token in tokens]
     for i, token in enumerate(tokens):
@@ -174,7 +84,9 @@ def _with_language(tokens: Sequence[_Token], language: str | None) -> list[str]:
     return markup
 
 
-def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str], unit: _Element, end: int) -> None:
+def _add_unit(
+    template: Template, tokens: Sequence[XliffToken], markup: Sequence[str], unit: _Element, end: int
+) -> None:
     """Add a unit with a translated target, or as it is if it has only ICU messages."""
     is_version_2 = unit.name == "segment"
     first, last = unit.children["source"]
@@ -191,12 +103,12 @@ def _add_unit(template: Template, tokens: Sequence[_Token], markup: Sequence[str
     if "target" in unit.children:
         start, last_of_target = unit.children["target"]
         template.literal(*markup[after + 1 : start])
-        tag, after = _Token(re.sub(r"\s*/>\Z", ">", markup[start])), last_of_target
+        tag, after = XliffToken(re.sub(r"\s*/>\Z", ">", markup[start])), last_of_target
     else:
         # On its own line if the source is.
         before = tokens[first - 1]
         template.literal(before.markup if before.text is not None and not before.text.strip() else "")
-        tag = _Token(f"<{prefix}target>")
+        tag = XliffToken(f"<{prefix}target>")
     if is_version_2:
         template.literal(tag.markup)
     else:
@@ -209,7 +121,7 @@ def _escape(text: str) -> str:
     return escape(_CONTROLS.sub("", text), quote=False)
 
 
-def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
+def _pieces(tokens: Sequence[XliffToken]) -> list[Piece]:
     """Return the pieces of a source; an element with code is one tag, and text marked as untranslatable is kept."""
     pieces: list[Piece] = []
     end = 0
@@ -239,7 +151,7 @@ def _pieces(tokens: Sequence[_Token]) -> list[Piece]:
     return pieces
 
 
-def _end(tokens: Sequence[_Token], start: int) -> int:
+def _end(tokens: Sequence[XliffToken], start: int) -> int:
     """Return the index after an element, or after an untranslatable range, which ends with the element around it."""
     depth = 0
     for index in range(start, len(tokens)):
@@ -251,7 +163,7 @@ def _end(tokens: Sequence[_Token], start: int) -> int:
     return len(tokens)
 
 
-def _tag(markup: str, token: _Token, parent: int) -> Piece:
+def _tag(markup: str, token: XliffToken, parent: int) -> Piece:
     """Return an inline element or one of its tags; its partner may be a separate element of the same parent."""
 
     def key(name: str, attributes: Sequence[str]) -> str:
