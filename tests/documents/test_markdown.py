@@ -123,7 +123,8 @@ def test_hostile_input_is_read():
 @looped(
     "repeated",
     ["[[", "[[a", "[[[a]", "[[a] ", "{%", "{%{", "{%%", "{%'", "'{%' ", "{{a", "[^", "[^a", "$$", "$a", "a$", "<code>",
-     "<code ", "www.("],
+     "<code ", "www.(", "[a @", "{ref}`a <", "{a}`", "++a+", "\\(", "{/*", "{/* *", "<Aa {", "<Aa a='", "{.a", '{a="',
+     ":a"],
 )  # fmt: skip  # one a line would fill the screen
 def test_hostile_input_takes_linear_time(repeated):
     def seconds(count):
