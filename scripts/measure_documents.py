@@ -13,7 +13,6 @@ Prints a table with a row for each format, then the files that did not come back
 """
 
 import re
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -23,6 +22,7 @@ from typing import Any
 from _imports import importing
 
 with importing():
+    from hf_vanilla_transformer.cli.options import OneLineParser, one_line_errors
     from hf_vanilla_transformer.documents import Segment, kind_of, open_document
     from hf_vanilla_transformer.documents.html_parser import INLINE
     from hf_vanilla_transformer.errors import DataError, one_line
@@ -115,16 +115,26 @@ def mkdocs_renderer() -> Callable[[str], str]:
     return lambda text: parser.reset().convert(text)
 
 
-def main() -> None:
-    parser = ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="folder with documents, also in folders within")
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print; invalid input exits with status 2 and one line on standard error."""
+    parser = OneLineParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="Folder with documents, also in folders within.")
     parser.add_argument(
-        "--mkdocs", action="store_true", help="render Markdown with pymdown-extensions, as MkDocs does"
+        "--mkdocs", action="store_true", help="Render Markdown with pymdown-extensions, as MkDocs does."
     )
-    arguments = parser.parse_args()
-    folder: Path = arguments.folder
-    render: dict[str, Callable[[str], str]] = {"html": str}
-    render["markdown"] = mkdocs_renderer() if arguments.mkdocs else markdown_renderer()
+    parser.add_help_options()
+    with one_line_errors(parser):
+        arguments = parser.parse_args(argv)
+        if not arguments.folder.is_dir():
+            raise ValueError(f"{arguments.folder} is no folder; name one with documents")
+        with importing():
+            renderer = mkdocs_renderer() if arguments.mkdocs else markdown_renderer()
+        measure(arguments.folder, renderer)
+
+
+def measure(folder: Path, render_markdown: Callable[[str], str]) -> None:
+    """Print the table and the files that did not come back."""
+    render: dict[str, Callable[[str], str]] = {"html": str, "markdown": render_markdown}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     reasons = []
     for path in sorted(folder.rglob("*")):
@@ -172,5 +182,4 @@ def differences(old: bytes, new: bytes) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    with importing():
-        main()
+    main()

@@ -6,13 +6,9 @@ from functools import partial
 from html import unescape
 from typing import NamedTuple
 
-from transformers.utils import logging
-
 from ..errors import DataError
 from .segments import protect, unprotect
 from .template import WHITE_SPACE, Document, Piece, Source, Template
-
-logger = logging.get_logger(__name__)
 
 _TAG = re.compile(r"(?:<\d+:[\d:.]+>)?<(/?)([a-z]+)", re.IGNORECASE)
 # The time at which a word of a cue appears, and the start of its span, which may have the space before the word.
@@ -110,7 +106,10 @@ class _Cues:
         self._add_text(number + 1)
         if self._faults:
             others = f", like {len(self._faults) - 1} more" if len(self._faults) > 1 else ""
-            logger.warning(f"{self._source.name}, {self._faults[0]}; kept as it is{others}")
+            # Lazily: help and errors of options appear at once.
+            from transformers.utils import logging
+
+            logging.get_logger(__name__).warning(f"{self._source.name}, {self._faults[0]}; kept as it is{others}")
         content = self._source.content
         times = {time: order for order, time in enumerate(_WORD_TIME.findall(content))}
         return self._template.document(partial(_tidy, times=times, space_after=bool(_SPACE_AFTER.search(content))))

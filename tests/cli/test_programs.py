@@ -26,8 +26,8 @@ COMMANDS = {
     "train_translation": "train",
     "translate": "translate",
 }
-# Programs that import no other packages: they only run commands in subprocesses.
-RUNNERS = {"compare_recipes"}
+# Programs that import no other packages at first.
+RUNNERS = {"compare_recipes", "measure_documents"}
 # A misspelled option of each, and the suggestion.
 MISSPELT = {
     "average_checkpoints": ("--chekpoints", "--checkpoints"),
@@ -38,6 +38,7 @@ MISSPELT = {
     "export_model": ("--quantisation", "--quantization"),
     "imdb_bert_baseline": ("--ouput_dir", "--output_dir"),
     "marian_baseline": ("--ouput_dir", "--output_dir"),
+    "measure_documents": ("--mkdosc", "--mkdocs"),
     "onnx_translate": ("--ouput", "--output"),
     "push_to_hub": ("--repoid", "--repo_id"),
     "reproduce_tutorials": ("--ouput_dir", "--output_dir"),

@@ -1,3 +1,5 @@
+from transformers.utils import logging
+
 from hf_vanilla_transformer.documents import open_document, subtitles
 from tables import looped
 
@@ -110,7 +112,7 @@ LENIENT = {
 @looped("fault", LENIENT)
 def test_what_players_accept_is_translated_with_a_warning(fault, monkeypatch):
     warnings = []
-    monkeypatch.setattr(subtitles.logger, "warning", warnings.append)
+    monkeypatch.setattr(logging.get_logger(subtitles.__name__), "warning", warnings.append)
     kind, content = LENIENT[fault]
     document = open_document(content, kind, name="x")
     assert " ".join(segment.text for segment in document.segments) == "A dog runs."
