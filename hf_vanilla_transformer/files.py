@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from io import BufferedReader
+from io import BufferedReader, TextIOWrapper
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -81,7 +81,7 @@ def read_lines(path: StrPath, keep_ends: bool = False, any_unicode: bool = False
     with open_input(path) as file:
         encoding = _other_encoding(cast(BufferedReader, file).peek(HEAD)[:HEAD])
         if encoding and any_unicode:
-            yield from _decoded_lines(file, encoding, name)
+            yield from _decoded_lines(file, encoding, name, keep_ends)
             return
         if encoding:
             raise DataError(f"{name} is {encoding}, not UTF-8; convert it: {_CONVERT.format(encoding)}")
@@ -98,23 +98,25 @@ def read_lines(path: StrPath, keep_ends: bool = False, any_unicode: bool = False
                     f"{name}: lines end in carriage returns alone, as on old Macs, so it would be a single line; "
                     "convert it: tr '\\r' '\\n' < old.txt > new.txt"
                 )
-            yield text if keep_ends else text.removesuffix("\n").removesuffix("\r")
+            yield text if keep_ends else _without_end(text)
 
 
-def _decoded_lines(file: BinaryIO, encoding: str, name: StrPath) -> Iterator[str]:
-    parts: list[str] = []
+def _decoded_lines(file: BinaryIO, encoding: str, name: StrPath, keep_ends: bool) -> Iterator[str]:
+    text = TextIOWrapper(file, encoding, newline="\n")
     try:
-        for part in chain.from_iterable(map(_LINE.findall, codecs.iterdecode(file, encoding))):
-            parts.append(part)
-            if part.endswith("\n"):
-                yield "".join(parts)
-                parts.clear()
-        yield "".join(parts)
+        for line in text:
+            yield line if keep_ends else _without_end(line)
     except UnicodeDecodeError as error:
         raise DataError(f"{name} is no complete {encoding} ({one_line(error)}); export it again") from None
+    finally:
+        # Whoever opened the file closes it.
+        text.detach()
 
 
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+def _without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
+
+
 _CONVERT = "iconv -f {} -t UTF-8 old.txt > new.txt"
 
 

@@ -73,11 +73,7 @@ def open_document(
     if kind not in KINDS:
         raise DataError(f"{name}: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
     has_charset = kind == "po" and isinstance(content, bytes) and not content.startswith(codecs.BOM_UTF8)
-
-    def encoding_of(text: str) -> str:
-        return charset(text, name) if has_charset else "utf-8"
-
-    text = content if isinstance(content, str) else _decoded(content, name, encoding_of(content.decode("latin-1")))
+    text = content if isinstance(content, str) else _decoded(content, name, has_charset)
     declared = (
         _DECLARED.search(text[:DECLARATION]) if kind in ("html", "xliff") and isinstance(content, bytes) else None
     )
@@ -93,12 +89,15 @@ def open_document(
 
     def write(filled: Sequence[str]) -> str | bytes:
         rendered = mark + str(document.write(filled))
-        return rendered if isinstance(content, str) else rendered.encode(encoding_of(rendered))
+        if isinstance(content, str):
+            return rendered
+        return rendered.encode(charset(rendered, name) if has_charset else "utf-8")
 
     return Document(document.segments, write)
 
 
-def _decoded(content: bytes, name: str, encoding: str) -> str:
+def _decoded(content: bytes, name: str, has_charset: bool) -> str:
+    encoding = charset(content.decode("latin-1"), name) if has_charset else "utf-8"
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:

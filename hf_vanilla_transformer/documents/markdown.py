@@ -1,4 +1,4 @@
-"""CommonMark with GitHub's tables: paragraphs, headings and cells are segments; emphasis and links are tags."""
+"""Markdown, also of documentation tools: paragraphs, headings and cells are segments; emphasis and links are tags."""
 
 import re
 from collections.abc import Callable
@@ -57,7 +57,7 @@ _BLOCK = re.compile(
 
 
 def read_markdown(source: Source) -> Document:
-    """Read Markdown; code, HTML blocks, front matter and link targets are left unchanged."""
+    """Read Markdown; code, front matter and link targets are left unchanged."""
     front = _FRONT_MATTER.match(source.content)
     start = front.end() if front else 0
     reader = _Reader(source.content[start:])

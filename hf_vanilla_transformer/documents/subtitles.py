@@ -10,11 +10,12 @@ from ..errors import DataError
 from .segments import protect, unprotect
 from .template import WHITE_SPACE, Document, Piece, Source, Template
 
-_TAG = re.compile(r"(?:<\d+:[\d:.]+>)?<(/?)([a-z]+)", re.IGNORECASE)
 # The time at which a word of a cue appears, and the start of its span, which may have the space before the word.
-_WORD_TIME = re.compile(r"<\d+:[\d:.]+>")
-_SPAN = rf"((?:{_WORD_TIME.pattern}|<c\b[^<>]*>){{0,8}}<c\b[^<>]*>)"
+_TIME = r"<\d+:[\d:.]+>"
+_WORD_TIME = re.compile(_TIME)
+_SPAN = rf"((?:{_TIME}|<c\b[^<>]*>){{0,8}}<c\b[^<>]*>)"
 _SPACE_AFTER, _SPACE_BEFORE = re.compile(rf"(?<=\S){_SPAN} "), re.compile(rf" {_SPAN}(?=\S)")
+_TAG = re.compile(rf"(?:{_TIME})?<(/?)([a-z]+)", re.IGNORECASE)
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 # Each speaker, marked with a dash, gets a segment.
 _NEW_SPEAKER = re.compile(r"(?<=[\r\n])(?=[-\u2013\u2014]\s?\S)")
@@ -51,7 +52,7 @@ _VTT = _Format(
     re.compile(r"\s*(\d+:)?\d\d:\d\d\.\d{3}\s*-->\s*(\d+:)?\d\d:\d\d\.\d{3}(\s.*)?", re.DOTALL),
     "00:01.000 --> 00:02.000",
     # The reading of a ruby text goes with its base, and a time with the span after it.
-    re.compile(r"(<rt\b[^<>]*>[^<>]*(?:</rt>)?|<v\b[^<>]*> *|(?:<\d+:[\d:.]+>)?<(?!\d)[^<>]*>|<[^<>]*>|[\r\n]\s*)"),
+    re.compile(rf"(<rt\b[^<>]*>[^<>]*(?:</rt>)?|<v\b[^<>]*> *|(?:{_TIME})?<(?!\d)[^<>]*>|<[^<>]*>|[\r\n]\s*)"),
     lambda markup: unprotect(unescape(markup)),
     str,
     True,
