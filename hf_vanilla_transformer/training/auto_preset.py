@@ -84,9 +84,10 @@ _SEQUENCES = {
     "max_tokens": 4096,
     "per_device_eval_batch_size": 256,
 }
-FEW_PAIRS = 20_000
 # Few pairs without tags need more steps; with tags, small batches generalize worse to new combinations of them.
-SMALL_BATCH = 1536
+FEW_PAIRS, SMALL_BATCH = 20_000, 1536
+# Fewer pairs are learned by heart with less dropout; more are learned sooner with less.
+VERY_FEW_PAIRS = 10_000
 SYMBOLS_PER_ROOT = 10_000
 SEQUENCE_EPOCHS = range(11, 101)
 EVALUATIONS = 10
@@ -223,10 +224,10 @@ def tier_of(corpus: Corpus) -> Tier:
     """Return the settings for a corpus."""
     if corpus.is_prose:
         return next(tier for tier in TIERS if corpus.size <= tier.words)
-    has_few = corpus.pairs <= FEW_PAIRS
-    training = _SEQUENCES | ({"max_tokens": SMALL_BATCH} if has_few and not corpus.has_features else {})
+    has_small_batches = corpus.pairs <= FEW_PAIRS and not corpus.has_features
+    training = _SEQUENCES | ({"max_tokens": SMALL_BATCH} if has_small_batches else {})
     total = SYMBOLS_PER_ROOT * corpus.size**0.5
-    overrides = {"dropout": 0.3 if has_few else 0.1, "norm_position": "pre"}
+    overrides = {"dropout": 0.3 if corpus.pairs <= VERY_FEW_PAIRS else 0.1, "norm_position": "pre"}
     return Tier(float("inf"), total, "small", 16_000, overrides, training, SEQUENCE_EPOCHS)
 
 
