@@ -55,7 +55,11 @@ from .loss_vanilla_transformer import (
     summed_loss,
 )
 from .masks_vanilla_transformer import bidirectional_mask, causal_mask, hidden_keys, match_batch_size
-from .positions_vanilla_transformer import POSITION_EMBEDDINGS, count_leading_padding
+from .positions_vanilla_transformer import (
+    POSITION_EMBEDDINGS,
+    VanillaTransformerSinusoidalPositions,
+    count_leading_padding,
+)
 from .pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 # cuDNN attention builds a plan for every new shape (0.4 s on an H100, where a training step takes 0.08 s) and returns
@@ -239,6 +243,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.layernorm_embedding = layer_norm(config, config.embedding_layer_norm)
         self.layer_norm = layer_norm(config, config.final_layer_norm)
         self.gradient_checkpointing = False
+        self.register_load_state_dict_post_hook(restore_positions)
         self.post_init()
 
     @property
@@ -281,6 +286,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, *args, **kwargs)
         return self.layer_norm(hidden_states)
+
+
+@torch.no_grad()
+def restore_positions(stack: VanillaTransformerStack, _: Any) -> None:
+    """Compute sinusoidal positions once `load_state_dict` has loaded the weights."""
+    positions = stack.embed_positions
+    if isinstance(positions, VanillaTransformerSinusoidalPositions) and stack.device.type != "meta":
+        positions.restore(stack.device)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from accelerate import init_empty_weights
 from safetensors import safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -83,6 +84,19 @@ class TestLoading:
         close(model.model.decoder.embed_positions.weight, sinusoids(torch.arange(32), 16, "interleaved"), 0)
         assert model.lm_head.weight is model.model.shared.weight
         assert model(**batch_with_padding()).logits.isfinite().all()
+
+    @pytest.mark.parametrize("empty", [lambda: torch.device("meta"), lambda: init_empty_weights(include_buffers=True)])
+    @pytest.mark.parametrize("assign", [False, True])
+    def test_load_state_dict_fills_a_model_from_the_meta_device(self, empty, assign):
+        """The recipe of FSDP2: no checkpoint has sinusoidal positions."""
+        model, batch = tiny_model(), batch_with_padding()
+        with empty():
+            other = VanillaTransformerForConditionalGeneration(model.config).eval()
+        if not assign:
+            other.to_empty(device=TEST_DEVICE)
+            other.model.encoder.embed_positions.weight.fill_(torch.nan)
+        other.load_state_dict(model.state_dict(), assign=assign)
+        close(other(**batch).logits, model(**batch).logits, 0)
 
     def test_auto_classes(self, tmp_path):
         model, batch = tiny_model(), batch_with_padding()
