@@ -4,7 +4,7 @@ Values are not checked under compilation, export or transforms, nor on accelerat
 """
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -32,6 +32,14 @@ LAYER_ARGUMENTS = frozenset(
         "token_type_ids",
     )
 )
+
+# Arguments of other models, and whether a value asks for what this model does anyway.
+NEUTRAL_ARGUMENTS: dict[str, Callable[[Tensor], Tensor | bool]] = {
+    # Always the positions after the cache.
+    "cache_position": lambda _: True,
+    "position_ids": lambda ids: ids.diff().eq(1).all(),
+    **dict.fromkeys(("head_mask", "decoder_head_mask", "cross_attn_head_mask"), lambda mask: mask.eq(1).all()),
+}
 
 # Remedies for `IGNORE_INDEX` in the ids of either side.
 PAD_SOURCES = "it marks padding in labels only; pad sources with `pad_token_id`, as the tokenizer does"
@@ -65,6 +73,22 @@ def check_arguments(arguments: dict[str, Any], known: Collection[str], config: A
                 f"({implementation}) accepts; correct its name or remove it. If a library passed it, its version may "
                 f"be incompatible: installed are {VERSIONS}; {REMEDY}."
             )
+
+
+def drop_neutral(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Drop `NEUTRAL_ARGUMENTS`, which tools pass to any model.
+
+    Raises:
+        ValueError: A value asks for something else.
+    """
+    for name in arguments.keys() & NEUTRAL_ARGUMENTS:
+        value = arguments[name]
+        if isinstance(value, Tensor) and can_branch_on(value) and not NEUTRAL_ARGUMENTS[name](value):
+            raise ValueError(
+                f"`{name}` is given, but this model counts positions from the first token in `attention_mask` and "
+                "masks no heads; leave it out."
+            )
+    return {name: value for name, value in arguments.items() if name not in NEUTRAL_ARGUMENTS}
 
 
 def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:

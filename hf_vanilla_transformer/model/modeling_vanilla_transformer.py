@@ -40,6 +40,7 @@ from .checks_vanilla_transformer import (
     check_states,
     check_target,
     check_tensor,
+    drop_neutral,
     to_integer_ids,
 )
 from .compat_vanilla_transformer import CACHE, cache_argument
@@ -282,6 +283,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Run (B, L, d) through all layers, which get the remaining arguments, and the final norm."""
+        kwargs = drop_neutral(kwargs)
         check_arguments(kwargs, self.layer_arguments, self.config)
         for layer in self.layers:
             hidden_states = layer(hidden_states, *args, **kwargs)

@@ -1,13 +1,14 @@
 """Base class of the models: weight initialization, weight tying, vocabulary resizing, and checks before saving."""
 
 import copy
+import inspect
 import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
@@ -46,6 +47,16 @@ class VanillaTransformerPreTrainedModel(HubCodeMixin, PreTrainedModel):
         super().__init__(config, *args, **kwargs)
         # Fields may have changed since the configuration was built.
         self.config.validate()
+
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        """Two rows that `forward` accepts, one of them padded."""
+        eos, pad = self.config.eos_token_id, self.config.pad_token_id
+        ids = torch.tensor([[eos, eos], [eos, pad]], device=self.device)
+        inputs = {"input_ids": ids, "attention_mask": torch.tensor([[1, 1], [1, 0]], device=self.device)}
+        if "decoder_input_ids" in inspect.signature(self.forward).parameters:
+            inputs["decoder_input_ids"] = torch.full_like(ids[:, :1], self.config.decoder_start_token_id)
+        return inputs
 
     def post_init(self) -> None:
         """Finish construction; drop the entries of parallel plans for modules that this model lacks."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from devices import CHECKS_VALUES
-from tiny import batch_with_padding, tiny_model, tokens
+from tiny import batch_with_padding, close, tiny_model, tokens
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,8 @@ BY_VALUE = [
         {"input_ids": torch.tensor([[4, 5, 6, 7, 8, -100]] * 2)},
         r"has -100 at \[0, 5\].*pad sources with `pad_token_id`",
     ),
+    ({"position_ids": torch.arange(6).flip(0)[None]}, "`position_ids` is given, but this model counts positions"),
+    ({"decoder_head_mask": torch.tensor([[1.0, 0.0]])}, "`decoder_head_mask` is given, but .* masks no heads"),
 ]
 BY_KIND = [
     ({"attention_mask": torch.ones(2, 5)}, r"`attention_mask` has shape \(2, 5\).*\(2, 6\)"),
@@ -72,3 +74,9 @@ def test_a_mask_covers_the_cached_tokens_too():
     step = {**batch, "decoder_input_ids": tokens(2, 1), "past_key_values": cache}
     with pytest.raises(ValueError, match=r"`decoder_attention_mask` has shape \(2, 5\).*\(2, 6\), cached"):
         model(**step)
+
+
+def test_arguments_that_change_nothing_are_taken_from_other_libraries():
+    model, batch = tiny_model(), batch_with_padding()
+    neutral = {"position_ids": torch.arange(6)[None], "cache_position": torch.arange(5), "head_mask": torch.ones(2, 2)}
+    close(model(**batch, **neutral).logits, model(**batch).logits, 0)

@@ -17,6 +17,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.model import modeling_vanilla_transformer
 from hf_vanilla_transformer.model.positions_vanilla_transformer import sinusoids
 from tables import looped
 from tiny import (
@@ -64,6 +65,16 @@ class TestInitialWeights:
                 assert (parameter == 0).all(), name
             elif "norm" in name:
                 assert (parameter == 1).all(), name
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", modeling_vanilla_transformer.__all__[:-1])
+def test_dummy_inputs_fit(name, shared):
+    config = tiny_config(
+        share_encoder_decoder_embeddings=shared, decoder_vocab_size=None if shared else 9, num_labels=2
+    )
+    model = getattr(modeling_vanilla_transformer, name)(config).eval()
+    assert all(output.isfinite().all() for output in model(**model.dummy_inputs).to_tuple() if torch.is_tensor(output))
 
 
 class TestLoading:
