@@ -44,11 +44,11 @@ class VanillaTransformerSinusoidalPositions(nn.Module):
         return sinusoids(torch.arange(self.num_cached), self.d_model, self.layout)
 
     def restore(self, device: torch.device) -> None:
-        """Compute the encodings, which no checkpoint has, on `device`; after `to_empty` they are arbitrary memory."""
-        if self.weight.device == device:
-            self.weight.copy_(self.compute_weight())
-        else:
+        """Compute the encodings, which no checkpoint has: after `to_empty` arbitrary, on the meta device missing."""
+        if self.weight.is_meta:
             self.weight = nn.Buffer(self.compute_weight().to(device, self.weight.dtype), persistent=False)
+        else:
+            self.weight.copy_(self.compute_weight())
 
     def forward(self, past: int | Tensor, length: int, leading_padding: Tensor | None) -> Tensor:
         """Return the encodings of `length` positions after `past`: (L, d), or (B, L, d) with `leading_padding`.
