@@ -37,7 +37,7 @@ LAYER_ARGUMENTS = frozenset(
 NEUTRAL_ARGUMENTS: dict[str, Callable[[Tensor], Tensor | bool]] = {
     # Always the positions after the cache.
     "cache_position": lambda _: True,
-    "position_ids": lambda ids: ids.diff().eq(1).all(),
+    "position_ids": lambda ids: ids.dim() > 0 and ids.diff().eq(1).all(),
     **dict.fromkeys(("head_mask", "decoder_head_mask", "cross_attn_head_mask"), lambda mask: mask.eq(1).all()),
 }
 

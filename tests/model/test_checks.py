@@ -37,6 +37,7 @@ BY_VALUE = [
         r"has -100 at \[0, 5\].*pad sources with `pad_token_id`",
     ),
     ({"position_ids": torch.arange(6).flip(0)[None]}, "`position_ids` is given, but this model counts positions"),
+    ({"position_ids": torch.tensor(3)}, "`position_ids` is given"),
     ({"decoder_head_mask": torch.tensor([[1.0, 0.0]])}, "`decoder_head_mask` is given, but .* masks no heads"),
 ]
 BY_KIND = [
