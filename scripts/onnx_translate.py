@@ -94,9 +94,10 @@ class Translator:
                 raise ValueError(f"--target_lang {target_lang} is none of {', '.join(known) or 'no languages'}")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        # The names of 8-bit graphs end in "_quantized".
+        files = [next(folder.glob(f"onnx/{name}*.onnx")) for name in ("encoder_model", "decoder_model_merged")]
         self.encoder, self.decoder = (
-            onnxruntime.InferenceSession(folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"])
-            for name in ("encoder", "decoder")
+            onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"]) for file in files
         )
 
     def translate(self, sentences: list[str]) -> list[str]:
@@ -202,23 +203,25 @@ class Hypotheses:
         self.decoder, self.rows = translator.decoder, len(sources) * beams
         input_ids = np.array([ids + [translator.pad] * (longest - len(ids)) for ids in sources])
         mask = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources])
-        cross = translator.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
-        keys, values = (array.repeat(beams, 1) for array in cross)
-        self.source = {"attention_mask": mask.repeat(beams, 0), "cross_keys": keys, "cross_values": values}
-        self.past = {}
-        for name in ("past_keys", "past_values"):
-            layers, _, heads, _, width = next(i.shape for i in self.decoder.get_inputs() if i.name == name)
-            self.past[name] = np.zeros((layers, self.rows, heads, 0, width), np.float32)
+        (states,) = translator.encoder.run(None, {"input_ids": input_ids, "attention_mask": mask})
+        self.source = {
+            "encoder_attention_mask": mask.repeat(beams, 0),
+            "encoder_hidden_states": states.repeat(beams, 0),
+        }
+        caches = [value for value in self.decoder.get_inputs() if value.name.startswith("past_key_values.")]
+        self.past = {
+            cache.name: np.zeros((self.rows, cache.shape[1], 0, cache.shape[3]), np.float32) for cache in caches
+        }
 
     def logits(self, tokens: Any) -> Any:
         """Return the logits (N, V) after `tokens` (N, T), of which only the last is new."""
-        logits, *past = self.decoder.run(None, {"decoder_input_ids": tokens[:, -1:], **self.source, **self.past})
+        logits, *past = self.decoder.run(None, {"input_ids": tokens[:, -1:], **self.source, **self.past})
         self.past = dict(zip(self.past, past, strict=True))
         return logits[:, -1]
 
     def select(self, rows: Any) -> None:
         """Continue with the hypotheses of these rows; each belongs to the same source as the one it replaces."""
-        self.past = {name: states[:, rows] for name, states in self.past.items()}
+        self.past = {name: states[rows] for name, states in self.past.items()}
 
 
 def largest(x: Any, count: int) -> Any:
@@ -268,7 +271,7 @@ def check_output(name: str, source: str, model: Path) -> None:
     target = Path("/dev/stdout" if name in STANDARD_OUTPUT else name)
     if name not in STANDARD_OUTPUT and not target.resolve().parent.is_dir():
         raise ValueError(f"--output {name}: there is no folder {target.resolve().parent}; create it first")
-    for file in (source, *map(str, model.glob("*.onnx")), *map(str, model.glob("*.json"))):
+    for file in (source, *map(str, model.glob("onnx/*.onnx")), *map(str, model.glob("*.json"))):
         if file != "-" and target.is_file() and Path(file).exists() and target.samefile(file):
             raise ValueError(f"--output {name} is the input {file} and would replace it; name another file")
 

@@ -24,7 +24,12 @@ from .options import Number, OneLineParser, add_trust_option, importing, quiet_u
 def add_arguments(parser: OneLineParser) -> None:
     files = parser.add_argument_group("input and output")
     files.add_argument("--model", required=True, help="Model and tokenizer: a folder or a name on the Hub.")
-    files.add_argument("--to", required=True, choices=("ctranslate2", "onnx", "marian"), help="Format to export to.")
+    files.add_argument(
+        "--to",
+        required=True,
+        choices=("ctranslate2", "onnx", "transformers.js", "marian"),
+        help="Format to export to.",
+    )
     files.add_argument("--output_dir", required=True, metavar="FOLDER", help="Output folder; new or empty.")
     add_trust_option(parser, files)
     options = parser.add_argument_group("format options")

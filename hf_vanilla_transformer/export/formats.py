@@ -15,23 +15,45 @@ from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
+from .transformers_js import write_transformers_js
 
 
 def _write_ctranslate2(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
     check_settings(model.generation_config.to_dict())
     write_ctranslate2(model, folder, tokenizer, **options)
+    _save_settings(model, folder, tokenizer)
 
 
 def _write_onnx(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
     check_settings(model.generation_config.to_dict(), "onnx_translate.py")
     write_onnx(model, folder, **options).save_pretrained(folder)
+    _save_settings(model, folder, tokenizer)
+
+
+def _write_transformers_js(
+    model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any
+) -> None:
+    check_settings(model.generation_config.to_dict(), "transformers.js")
+    write_transformers_js(model, folder, tokenizer, **options)
+
+
+def _write_marian(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    write_marian(model, folder)
+    _save_settings(model, folder, tokenizer)
+
+
+def _save_settings(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
+    model.generation_config.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
 
 
 # Writer of each format, and the weight types to choose from; a format without a choice takes no options.
 EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16")),
     "onnx": (_write_onnx, ("float32", "int8")),
-    "marian": (lambda model, folder, tokenizer: write_marian(model, folder), ()),
+    "transformers.js": (_write_transformers_js, ("float32", "int8")),
+    "marian": (_write_marian, ()),
 }
 
 
@@ -69,9 +91,6 @@ def export_model(
     model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:
         write(model, folder, tokenizer, **options)
-        model.generation_config.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
     return Path(output_dir)
 
 

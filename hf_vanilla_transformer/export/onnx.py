@@ -1,11 +1,15 @@
-"""Export to two ONNX graphs that run without PyTorch.
+"""Export to two ONNX graphs that run without PyTorch, in onnxruntime and in transformers.js.
 
-The graphs and the names of their inputs and outputs:
+The graphs in `onnx/`, with the inputs and outputs that transformers.js selects by name:
 
-    encoder.onnx: input_ids (B, S), attention_mask (B, S) -> cross_keys (N, B, h, S, d_k), cross_values (..., d_v)
-    decoder.onnx: decoder_input_ids (B, T), attention_mask (B, S), cross_keys, cross_values,
-                  past_keys (N, B, h, P, d_k), past_values (..., d_v)
-                  -> logits (B, T, V), present_keys (N, B, h, P + T, d_k), present_values (..., d_v)
+    encoder_model.onnx: input_ids (B, S), attention_mask (B, S) -> last_hidden_state (B, N * h, S, d_k + d_v)
+    decoder_model_merged.onnx: input_ids (B, T), encoder_attention_mask (B, S), encoder_hidden_states,
+        past_key_values.0.decoder.key (B, N * h, P, d_k), past_key_values.0.decoder.value (..., d_v)
+        -> logits (B, T, V), present.0.decoder.key (B, N * h, P + T, d_k), present.0.decoder.value (..., d_v)
+
+The encoder returns the cross-attention keys and values of all decoder layers, so that no step computes them again. The
+caches of all layers are one pair of tensors. After an end token only another one is possible, since transformers.js
+continues finished rows until the whole batch has ended, and at the last position only an end token.
 
 Legend: B batch, S source length, T new target tokens, P cached target tokens, N decoder layers, h heads, d_k and d_v
 width of a head's keys and values, V target vocabulary.
@@ -14,7 +18,7 @@ width of a head's keys and values, V target vocabulary.
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
@@ -30,46 +34,50 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.positions_vanilla_transformer import VanillaTransformerSinusoidalPositions
 from ..model.pretrained_vanilla_transformer import VanillaTransformerPreTrainedModel
 
-# Inputs and outputs of each graph, in tracing order.
-GRAPHS = {
-    "encoder": (("input_ids", "attention_mask"), ("cross_keys", "cross_values")),
-    "decoder": (
-        ("decoder_input_ids", "attention_mask", "cross_keys", "cross_values", "past_keys", "past_values"),
-        ("logits", "present_keys", "present_values"),
+# Inputs and outputs of each graph, in tracing order, and their axes: symbols of the legend have fixed sizes, words are
+# dynamic. transformers.js starts with empty caches, whose sizes it takes from these words.
+_MASK, _STATES = ("batch_size", "source"), ("batch_size", "N * h", "source", "d_k + d_v")
+_CACHE = {"key": "d_k", "value": "d_v"}
+GRAPHS: dict[str, tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]] = {
+    "encoder_model": ({"input_ids": _MASK, "attention_mask": _MASK}, {"last_hidden_state": _STATES}),
+    "decoder_model_merged": (
+        {
+            "input_ids": ("batch_size", "target"),
+            "encoder_attention_mask": _MASK,
+            "encoder_hidden_states": _STATES,
+            **{f"past_key_values.0.decoder.{k}": ("batch_size", "N * h", "past", d) for k, d in _CACHE.items()},
+        },
+        {
+            "logits": ("batch_size", "target", "V"),
+            **{f"present.0.decoder.{k}": ("batch_size", "N * h", "past + target", d) for k, d in _CACHE.items()},
+        },
     ),
 }
 
-# Axes of inputs and outputs: symbols of the legend have fixed sizes, words are dynamic.
-AXES = {
-    "input_ids": ("batch", "source"),
-    "attention_mask": ("batch", "source"),
-    "decoder_input_ids": ("batch", "target"),
-    "cross_keys": ("N", "batch", "h", "source", "d_k"),
-    "cross_values": ("N", "batch", "h", "source", "d_v"),
-    "past_keys": ("N", "batch", "h", "past", "d_k"),
-    "past_values": ("N", "batch", "h", "past", "d_v"),
-    "logits": ("batch", "target", "V"),
-    "present_keys": ("N", "batch", "h", "past + target", "d_k"),
-    "present_values": ("N", "batch", "h", "past + target", "d_v"),
-}
+# Ends of file names by weight type, as transformers.js expects them.
+SUFFIXES = {"float32": "", "int8": "_quantized"}
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class EncoderGraph(VanillaTransformerPreTrainedModel):
-    """The encoder, with the cross-attention keys and values of every decoder layer."""
+    """The encoder, with the cross-attention keys and values of every decoder layer.
 
-    def __init__(self, model: Any):
+    Source ids from `first_id` on count from there; without it, all count from 0.
+    """
+
+    def __init__(self, model: Any, first_id: int | None = None):
         super().__init__(model.config)
-        self.encoder = model.model.encoder
+        self.encoder, self.first_id = model.model.encoder, first_id
         self.attentions = torch.nn.ModuleList(layer.encoder_attn for layer in model.model.decoder.layers)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> ModelOutput:
+        if self.first_id is not None:
+            input_ids = torch.where(input_ids < self.first_id, input_ids, input_ids - self.first_id)
         states = self.encoder(input_ids, attention_mask).last_hidden_state
         attentions: Any = self.attentions
-        pairs = [attention._keys_values(states, states, None) for attention in attentions]
-        keys, values = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
-        return ModelOutput(cross_keys=keys, cross_values=values)
+        pairs = [torch.cat(attention._keys_values(states, states, None), -1) for attention in attentions]
+        return ModelOutput(last_hidden_state=torch.cat(pairs, 1))
 
 
 class DecoderGraph(VanillaTransformerPreTrainedModel):
@@ -78,35 +86,51 @@ class DecoderGraph(VanillaTransformerPreTrainedModel):
     def __init__(self, model: Any):
         super().__init__(model.config)
         self.decoder, self.lm_head = model.model.decoder, model.lm_head
+        # Converted models may start with the end token, and so do their first logits.
+        ends = model.generation_config.eos_token_id
+        self.ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def forward(
         self,
-        decoder_input_ids: Tensor,
-        attention_mask: Tensor,
-        cross_keys: Tensor,
-        cross_values: Tensor,
+        input_ids: Tensor,
+        encoder_attention_mask: Tensor,
+        encoder_hidden_states: Tensor,
         past_keys: Tensor,
         past_values: Tensor,
     ) -> ModelOutput:
-        cache = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        for layer in range(self.config.decoder_layers):
-            cache.self_attention_cache.update(past_keys[layer], past_values[layer], layer)
-            cache.cross_attention_cache.update(cross_keys[layer], cross_values[layer], layer)
+        config = self.config
+        layers, heads = config.decoder_layers, config.decoder_attention_heads
+        widths = config.attention_dims(heads)
+        cross = [states.split(widths, -1) for states in encoder_hidden_states.split(heads, 1)]
+        past = zip(past_keys.split(heads, 1), past_values.split(heads, 1), strict=True)
+        cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
+        for layer, pair in enumerate(past):
+            cache.self_attention_cache.update(*pair, layer)
+            cache.cross_attention_cache.update(*cross[layer], layer)
             cache.is_updated[layer] = True
         output = self.decoder(
-            decoder_input_ids,
+            input_ids,
             # Only batch size and source length of this are used; the cache holds its keys and values.
-            encoder_hidden_states=cross_keys[0, :, 0],
-            encoder_attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states[:, 0],
+            encoder_attention_mask=encoder_attention_mask,
             cache=cache,
             use_cache=True,
         )
-        layers: Sequence[Any] = cache.self_attention_cache.layers
-        return ModelOutput(
-            logits=self.lm_head(output.last_hidden_state),
-            present_keys=torch.stack([layer.keys for layer in layers]),
-            present_values=torch.stack([layer.values for layer in layers]),
-        )
+        present: Any = cache.self_attention_cache.layers[:layers]
+        keys, values = (torch.cat([getattr(layer, name) for layer in present], 1) for name in ("keys", "values"))
+        logits = self._ended(self.lm_head(output.last_hidden_state), input_ids, keys)
+        return ModelOutput(logits=logits, present_keys=keys, present_values=values)
+
+    def _ended(self, logits: Tensor, input_ids: Tensor, present_keys: Tensor) -> Tensor:
+        """Allow only the end token at the last position, and after an end token that is not the first token."""
+        if not self.ends:
+            return logits
+        # Counted, since tracing may take sizes for constants.
+        positions = torch.ones_like(present_keys[:, 0, :, 0]).cumsum(-1)[:, -input_ids.shape[1] :]
+        has_ended = torch.isin(input_ids, torch.tensor(self.ends)) & (positions > 1)
+        has_ended |= positions >= self.config.max_position_embeddings
+        other = torch.arange(logits.shape[-1]) != self.ends[0]
+        return logits.masked_fill(has_ended[..., None] & other, -torch.inf)
 
 
 def onnx_missing() -> str | None:
@@ -118,17 +142,23 @@ def onnx_missing() -> str | None:
 
 
 def write_onnx(
-    model: Any, folder: Path, quantization: str = "float32", max_positions: int | None = None
+    model: Any,
+    folder: Path,
+    quantization: str = "float32",
+    max_positions: int | None = None,
+    first_source_id: int | None = None,
 ) -> VanillaTransformerConfig:
-    """Write `encoder.onnx` and `decoder.onnx`, using transformers' exporters.
+    """Write both graphs to the subfolder `onnx`, using transformers' exporters.
 
     Args:
         model: A `VanillaTransformerForConditionalGeneration`; it is not modified.
         folder: An empty folder.
         quantization: Weight type, "float32" or "int8". "int8" also quantizes the inputs of linear layers at run time
-            (onnxruntime's dynamic quantization).
+            (onnxruntime's dynamic quantization); its files end in `_quantized.onnx`.
         max_positions: Length of the sinusoid tables in the graphs, which limits the tokens of a source and of an
             output. By default `max_position_embeddings`. The number of learned positions cannot be changed.
+        first_source_id: Id of the first token of a source vocabulary that follows the target vocabulary; smaller ids,
+            those of the special tokens, are the same on both sides. By default both vocabularies start at 0.
 
     Returns:
         The configuration of the graphs, whose `max_position_embeddings` is their number of positions.
@@ -146,14 +176,14 @@ def write_onnx(
     if quantization == "int8":
         # A tied weight would not be quantized.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    encoder, decoder = EncoderGraph(model), DecoderGraph(model)
-    encoder_inputs, decoder_inputs = _example_inputs(encoder)
-    graphs: Any = (("encoder", encoder, encoder_inputs), ("decoder", decoder, decoder_inputs))
-    for name, graph, inputs in graphs:
-        file = folder / f"{name}.onnx"
+    encoder, decoder = EncoderGraph(model, first_source_id), DecoderGraph(model)
+    (folder / "onnx").mkdir()
+    examples: Any = _example_inputs(encoder, decoder)
+    for name, graph, inputs in zip(GRAPHS, (encoder, decoder), examples, strict=True):
         with torch.no_grad(), _silence():
             exported = OnnxExporter().export(graph, inputs, OnnxConfig(dynamic=True))
-        _save(exported, file, model.config)
+        file = folder / "onnx" / f"{name}{SUFFIXES[quantization]}.onnx"
+        _save(exported, file, name, model.config)
         if quantization == "int8":
             _quantize(file)
     return model.config
@@ -172,26 +202,27 @@ def _resize_positions(model: Any, num_positions: int | None) -> None:
         stack.embed_positions = VanillaTransformerSinusoidalPositions(config)
 
 
-def _example_inputs(encoder: EncoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _example_inputs(encoder: EncoderGraph, decoder: DecoderGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return inputs for tracing both graphs; all sizes differ, so that tracing cannot confuse axes."""
     batch, source_length, past, new = 3, 6, 2, 4
     config = encoder.config
     ids = torch.randint(min(4, config.vocab_size - 1), config.vocab_size, (batch, source_length))
-    source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    source["attention_mask"][-1, -2:] = 0
+    mask = torch.ones_like(ids)
+    mask[-1, -2:] = 0
     with torch.no_grad():
-        encoded = encoder(**source)
-    return source, {
-        "decoder_input_ids": torch.full((batch, new), int(config.decoder_start_token_id or 0)),
-        "attention_mask": source["attention_mask"],
-        **encoded,
-        "past_keys": encoded["cross_keys"][..., :past, :].clone(),
-        "past_values": encoded["cross_values"][..., :past, :].clone(),
+        states = encoder(ids, mask).last_hidden_state
+    keys, values = states[..., :past, :].split(config.attention_dims(config.decoder_attention_heads), -1)
+    return {"input_ids": ids, "attention_mask": mask}, {
+        "input_ids": torch.full((batch, new), int(config.decoder_start_token_id or 0)),
+        "encoder_attention_mask": mask,
+        "encoder_hidden_states": states,
+        "past_keys": keys.clone(),
+        "past_values": values.clone(),
     }
 
 
-def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
-    """Write a graph to one file, with inputs and outputs named as in `GRAPHS` and `AXES`."""
+def _save(exported: Any, file: Path, name: str, config: VanillaTransformerConfig) -> None:
+    """Write a graph to one file, with inputs and outputs named as in `GRAPHS`."""
     import onnx_ir
 
     # Newer releases of transformers return a model of several programs, older ones the program itself.
@@ -199,12 +230,11 @@ def _save(exported: Any, file: Path, config: VanillaTransformerConfig) -> None:
     model = getattr(program, "model", program)
     heads = config.decoder_attention_heads
     sizes = dict(zip(("d_k", "d_v"), config.attention_dims(heads), strict=True))
-    sizes |= {"N": config.decoder_layers, "h": heads, "V": config.decoder_vocab_size}
-    inputs, outputs = GRAPHS[file.stem]
-    for values, names in ((model.graph.inputs, inputs), (model.graph.outputs, outputs)):
-        for value, name in zip(values, names, strict=True):
+    sizes |= {"N * h": config.decoder_layers * heads, "d_k + d_v": sum(sizes.values()), "V": config.decoder_vocab_size}
+    for values, axes in zip((model.graph.inputs, model.graph.outputs), GRAPHS[name], strict=True):
+        for value, (name, names) in zip(values, axes.items(), strict=True):
             value.name = name
-            value.shape = onnx_ir.Shape([sizes.get(axis, axis) for axis in AXES[name]])
+            value.shape = onnx_ir.Shape([sizes.get(axis, axis) for axis in names])
     onnx_ir.save(model, file)
 
 

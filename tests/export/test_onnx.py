@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
@@ -112,6 +113,8 @@ def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_p
     model, tokenizer, exported = onnx_export
     folder = shutil.copytree(exported, tmp_path / "exported", dirs_exist_ok=True)
     settings = {"num_beams": num_beams, "early_stopping": early_stopping, "length_penalty": 2.0}
+    # The graphs allow nothing else after the model's end token.
+    settings["bad_words_ids"] = [[model.config.eos_token_id]]
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": None, **settings}))
     endless, translator = copy.deepcopy(model), translator_class(folder, threads=1)
     endless.generation_config.eos_token_id = None
@@ -122,11 +125,17 @@ def test_each_source_has_a_limit_of_its_own(onnx_export, translator_class, tmp_p
 
 def run_graphs(folder, ids, mask, target):
     """Return the logits of a whole target, computed by the graphs of a folder."""
-    encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
-    keys, values = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
-    given = {"decoder_input_ids": target.numpy(), "attention_mask": mask.numpy()}
-    past = {"past_keys": keys[..., :0, :], "past_values": values[..., :0, :]}
-    return torch.from_numpy(decoder.run(["logits"], {**given, **past, "cross_keys": keys, "cross_values": values})[0])
+    encoder, decoder = (onnxruntime.InferenceSession(graph_file(folder, name)) for name in onnx.GRAPHS)
+    (states,) = encoder.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+    inputs = {"input_ids": target.numpy(), "encoder_attention_mask": mask.numpy(), "encoder_hidden_states": states}
+    for value in decoder.get_inputs()[3:]:
+        inputs[value.name] = np.zeros((len(ids), value.shape[1], 0, value.shape[3]), np.float32)
+    return torch.from_numpy(decoder.run(["logits"], inputs)[0])
+
+
+def graph_file(folder, name):
+    (file,) = folder.glob(f"onnx/{name}*.onnx")
+    return file
 
 
 @pytest.mark.slow
@@ -136,12 +145,13 @@ def test_int8(tmp_path):
     model = perturbed_model(encoder_layers=1, decoder_layers=1, attention_bias=True)
     write_onnx(model, tmp_path, quantization="int8")
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
-    for name in ("encoder", "decoder"):
-        graph = onnx_package.load(tmp_path / f"{name}.onnx").graph
+    for name in onnx.GRAPHS:
+        assert graph_file(tmp_path, name).stem == f"{name}_quantized"
+        graph = onnx_package.load(graph_file(tmp_path, name)).graph
         floats = {each.name for each in graph.initializer if each.data_type == onnx_package.TensorProto.FLOAT}
         left = [node.name for node in graph.node if node.op_type in ("MatMul", "Gather") and floats & {*node.input}]
         # Self-attention, feed-forward, cross-attention (keys and values, or query and output), output projection.
-        linear = {"encoder": 4 + 2 + 2, "decoder": 4 + 2 + 2 + 1}[name]
+        linear = {"encoder_model": 4 + 2 + 2, "decoder_model_merged": 4 + 2 + 2 + 1}[name]
         assert left == [] and sum(node.op_type == "MatMulInteger" for node in graph.node) == linear
     ids, target = torch.randint(4, 40, (8, 12)), torch.randint(4, 40, (8, 10))
     with torch.no_grad():
@@ -152,8 +162,10 @@ def test_int8(tmp_path):
 
 def test_axes_are_named(onnx_export):
     _, _, folder = onnx_export
-    found = {each.name: each.shape for each in onnxruntime.InferenceSession(folder / "decoder.onnx").get_inputs()}
-    assert found["past_keys"] == [2, "batch", 2, "past", 8] and found["decoder_input_ids"] == ["batch", "target"]
+    session = onnxruntime.InferenceSession(graph_file(folder, "decoder_model_merged"))
+    shapes = {value.name: value.shape for value in session.get_inputs()}
+    assert shapes["past_key_values.0.decoder.key"] == ["batch_size", 4, "past", 8]
+    assert shapes["input_ids"] == ["batch_size", "target"]
 
 
 def test_a_source_beyond_the_positions(onnx_export, translator_class):
