@@ -144,4 +144,4 @@ def _settings(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
 
 
 def _save(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
