@@ -15,6 +15,7 @@ from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
+from .page import write_page
 from .transformers_js import write_transformers_js
 
 
@@ -37,6 +38,11 @@ def _write_transformers_js(
     write_transformers_js(model, folder, tokenizer, **options)
 
 
+def _write_page(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
+    check_settings(model.generation_config.to_dict(), "transformers.js")
+    write_page(model, folder, tokenizer, **options)
+
+
 def _write_marian(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None) -> None:
     write_marian(model, folder)
     _save_settings(model, folder, tokenizer)
@@ -48,12 +54,13 @@ def _save_settings(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase 
         tokenizer.save_pretrained(folder)
 
 
-# Writer of each format, and the weight types to choose from; a format without a choice takes no options.
-EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16")),
-    "onnx": (_write_onnx, ("float32", "int8")),
-    "transformers.js": (_write_transformers_js, ("float32", "int8")),
-    "marian": (_write_marian, ()),
+# Writer of each format, the weight types to choose from, and its other options.
+EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...], tuple[str, ...]]] = {
+    "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16"), ("max_positions",)),
+    "onnx": (_write_onnx, ("float32", "int8"), ("max_positions",)),
+    "transformers.js": (_write_transformers_js, ("float32", "int8"), ("max_positions",)),
+    "page": (_write_page, ("float32", "int8"), ("max_positions", "node_modules")),
+    "marian": (_write_marian, (), ()),
 }
 
 
@@ -67,8 +74,8 @@ def export_model(
         to: Target format, a key of `EXPORT_FORMATS`.
         output_dir: A new or empty folder; written completely or not at all.
         trust_remote_code: Whether to run Python code that comes with the tokenizer.
-        **options: `quantization` ("float32" or "int8"; CTranslate2 also "float16" and "int8_float16") and
-            `max_positions`, for formats that take them; None means the format's default.
+        **options: `quantization` ("float32" or "int8"; CTranslate2 also "float16" and "int8_float16"),
+            `max_positions` and `node_modules`, for formats that take them; None means the format's default.
 
     Returns:
         The output folder.
@@ -80,9 +87,9 @@ def export_model(
     if to not in EXPORT_FORMATS:
         raise ValueError(f"`to` {to} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
-    write, quantizations = EXPORT_FORMATS[to]
+    write, quantizations, names = EXPORT_FORMATS[to]
     for option, value in options.items():
-        if not quantizations or option not in ("quantization", "max_positions"):
+        if option not in (("quantization", *names) if quantizations else names):
             raise ValueError(f"format {to} has no `{option}`; leave it out")
         if option == "quantization" and value not in quantizations:
             raise ValueError(f"`quantization` {value} is unknown; use one of {', '.join(quantizations)}")

@@ -17,9 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from ..errors import one_line
+from ..pretrained.card_examples import card_examples
 from .attention_map import MEAN, AttendedPair, aligning_heads, alignment_html, attend, map_html, tokens_html
 from .batching import Busy, DecodingFailed
-from .card_examples import card_examples
 from .detection import AUTO, choose, detectable
 from .engine import Choice, Engine, ServedModel, TranslatedText, TranslationOptions
 from .limits import Limits

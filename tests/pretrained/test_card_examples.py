@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from hf_vanilla_transformer.serving.card_examples import MAX_EXAMPLES, Example, card_examples
+from hf_vanilla_transformer.pretrained.card_examples import MAX_EXAMPLES, Example, card_examples
 from tables import looped
 
 SAMPLES = """
