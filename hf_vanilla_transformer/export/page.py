@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from huggingface_hub import SpaceCardData
 from transformers import PreTrainedTokenizerBase
 
 from ..pretrained.card_examples import card_examples
@@ -23,10 +24,7 @@ LIBRARY_FILES = (
 )
 
 README = """---
-title: {title}
-sdk: static
-colorFrom: blue
-colorTo: indigo
+{card}
 ---
 
 # {title}
@@ -76,7 +74,8 @@ def write_page(
     page = Template(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     text = page.substitute(title=html.escape(title), settings=settings)
     (folder / "index.html").write_text(text, encoding="utf-8")
-    (folder / "README.md").write_text(README.format(title=title), encoding="utf-8")
+    card = SpaceCardData(title=title, emoji="🔤", colorFrom="blue", colorTo="indigo", sdk="static")
+    (folder / "README.md").write_text(README.format(card=card.to_yaml(), title=title), encoding="utf-8")
 
 
 def _settings(model: Any, tokenizer: Any) -> dict[str, Any]:
