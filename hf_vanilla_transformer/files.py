@@ -38,7 +38,7 @@ StrPath = str | os.PathLike[str]
 # Maximum size of settings or a vocabulary, whose parsing takes several times that. The largest tokenizers have 40 MB.
 MAX_JSON_BYTES = 2**28
 # Files in a folder that a model is loaded from.
-MODEL_FILES = ("*.safetensors", "*.bin", "*.onnx", "*config*.json", "*token*.json", "*vocab*")
+MODEL_FILES = ("*.safetensors", "*.bin", "onnx/*.onnx", "*config*.json", "*token*.json", "*vocab*")
 STANDARD_OUTPUT = ("-", "/dev/stdout", "/dev/fd/1")
 # Subfolder for partial writes and deletions; never read. Uploads to the Hub skip names that begin with an underscore.
 SCRATCH = "_partial"

@@ -55,7 +55,7 @@ PICKLE = "its pickle file contains more than tensors and is not loaded, as it co
 # Files that only an exported model has, and how to use them.
 EXPORTED = {
     "model.bin": "it was exported to CTranslate2; translate with `backend=ctranslate2`",
-    "encoder.onnx": "it was exported to ONNX; translate with scripts/onnx_translate.py",
+    "onnx": "it was exported to ONNX; translate with scripts/onnx_translate.py",
 }
 
 
@@ -93,7 +93,7 @@ def load_model(
             # `from_pretrained` would follow file names in it to any folder.
             check_shard_index(index, SAVE_AGAIN)
         for exported, remedy in EXPORTED.items():
-            if (base / exported).is_file() and not any(base.glob("*.safetensors")):
+            if (base / exported).exists() and not any(base.glob("*.safetensors")):
                 raise ValueError(remedy)
         if base.is_dir():
             check_sizes(base, auto_class, new_weights, trust_remote_code, options)

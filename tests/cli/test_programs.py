@@ -112,9 +112,9 @@ def test_an_output_that_is_the_input_is_refused_before_anything_is_read(name, ot
 
 
 @TRANSLATORS
-@pytest.mark.parametrize("file", ["decoder.onnx", "tokenizer.json"])
+@pytest.mark.parametrize("file", ["onnx/encoder_model.onnx", "tokenizer.json"])
 def test_an_output_that_the_model_is_loaded_from_is_refused(name, file, kept, fail):
-    kept.joinpath("model").mkdir()
+    kept.joinpath("model", "onnx").mkdir(parents=True)
     for each in (file, "translations.txt"):
         kept.joinpath("model", each).write_text("from before")
     words = ("--model", "model", "--input", "k", "--output")

@@ -65,7 +65,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("to", "options", "message"),
         [
-            ("tflite", {}, "`to` tflite is unknown; use one of ctranslate2, onnx, marian"),
+            ("tflite", {}, "`to` tflite is unknown; use one of ctranslate2, onnx, transformers.js, page"),
             ("marian", {"quantization": "int8"}, "format marian has no `quantization`; leave it out"),
             ("onnx", {"quantization": "float16"}, "`quantization` float16 is unknown; use one of float32, int8"),
             ("ctranslate2", {"quantization": "int4"}, "unknown; use one of float32, float16, int8, int8_float16"),

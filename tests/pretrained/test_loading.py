@@ -231,10 +231,12 @@ def test_settings_that_cannot_be_read(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("file", "remedy"), [("model.bin", "`backend=ctranslate2`"), ("encoder.onnx", r"scripts/onnx_translate\.py")]
+    ("file", "remedy"),
+    [("model.bin", "`backend=ctranslate2`"), ("onnx/encoder_model.onnx", r"scripts/onnx_translate\.py")],
 )
 def test_an_exported_model_names_what_translates_by_it(file, remedy, tmp_path):
     save(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / "model.safetensors").rename(tmp_path / file)
     with pytest.raises(ValueError, match=f"it was exported to .*{remedy}"):
         load_model(tmp_path)
