@@ -30,9 +30,12 @@ AUDIT_VENV := build/audit-venv
 AUDIT_STAMP := $(AUDIT_VENV)/.installed
 SBOM := build/sbom.cdx.json
 
+DIST_VENV := build/dist-venv
+DIST_STAMP := $(DIST_VENV)/.installed
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo benchmark gpu-report quick test test-all test-reliability test-matrix test-newest mutation coverage \
-	docs lint format sbom audit clean
+	docs lint format sbom audit dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +115,16 @@ sbom: $(STAMP) $(AUDIT_STAMP) ## Write the software bill of materials of .venv t
 
 audit: $(AUDIT_STAMP) ## Check the pinned requirements for vulnerabilities known to PyPI; fails if it cannot
 	$(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off --requirement constraints.txt
+
+$(DIST_STAMP):
+	$(PYTHON) -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install --quiet --constraint constraints.txt build twine
+	@touch $@
+
+dist: $(DIST_STAMP) ## Build sdist and wheel in dist, and check their metadata
+	rm -rf dist
+	$(DIST_VENV)/bin/python -m build --outdir dist .
+	$(DIST_VENV)/bin/twine check --strict dist/*
 
 clean: ## Remove the environment, caches and build output
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

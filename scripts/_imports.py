@@ -27,7 +27,7 @@ def importing() -> Iterator[None]:
     except ModuleNotFoundError as error:
         _stop(
             f"{sys.executable} has no package {error.name}; activate the environment that this package is installed "
-            'in, or install it there: pip install "hf-vanilla-transformer[train]"'
+            f'in, or install it here: pip install "{Path(__file__).parents[1]}[train]"'
         )
     except ImportError as error:
         _stop(" ".join(str(error).split()))

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ..errors import SECRET_OPTION, did_you_mean, one_line, redacted, without_secrets
+from ..extras import install_command
 from ..files import check_output_file
 from ..options import POSITIVE, Range, check_range, ranges
 from ..text.facts import RULES
@@ -350,7 +351,7 @@ def importing(extra: str = "train") -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{sys.executable} has no package {error.name}; activate the environment where this package is installed, "
-            f'or install it here: pip install "hf-vanilla-transformer[{extra}]"'
+            f"or install it here: {install_command(extra)}"
         ) from error
 
 

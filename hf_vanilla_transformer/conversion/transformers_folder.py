@@ -6,6 +6,7 @@ from typing import Any
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..errors import as_value_errors, one_line
+from ..extras import install_command
 from ..files import read_json_object
 from ..marian_fields import BEHAVIOR_FIELDS
 from ..pretrained.generation_settings import check_generation_settings
@@ -42,7 +43,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     except ImportError as error:
         raise ValueError(
             f"the tokenizer in {folder} needs a library that is not installed ({one_line(error)}); install it: "
-            'pip install "hf-vanilla-transformer[convert]"'
+            f"{install_command('convert')}"
         ) from None
     except (KeyboardInterrupt, SystemExit):
         raise

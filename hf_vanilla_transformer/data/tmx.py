@@ -67,7 +67,7 @@ def read_tmx(path: str, source_lang: str | None, target_lang: str | None) -> Ite
         from defusedxml import DefusedXmlException
         from defusedxml.ElementTree import DefusedXMLParser, ParseError
     except ModuleNotFoundError:
-        raise DataError(f'{path}: TMX needs defusedxml; run `pip install "hf-vanilla-transformer[files]"`') from None
+        raise DataError(f"{path}: TMX needs defusedxml; run `pip install defusedxml`") from None
     units = _Units()
     parser = DefusedXMLParser(target=units)
     wanted = _normalized(source_lang), _normalized(target_lang)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from ..errors import DataError
+from ..extras import install_command
 from ..files import StrPath
 from .gettext import charset, read_po
 from .html import read_html
@@ -83,9 +84,7 @@ def open_document(
     try:
         document = _READERS[kind](Source(text.removeprefix(mark), name, target_lang))
     except ModuleNotFoundError as error:
-        raise DataError(
-            f'{name}: {kind} needs the package {error.name}; run `pip install "hf-vanilla-transformer[files]"`'
-        ) from error
+        raise DataError(f"{name}: {kind} needs the package {error.name}; run `{install_command('files')}`") from error
 
     def write(filled: Sequence[str]) -> str | bytes:
         rendered = mark + str(document.write(filled))

@@ -138,7 +138,7 @@ def onnx_missing() -> str | None:
     missing = [name for name in REQUIRED_PACKAGES if not find_spec(name)]
     if not missing:
         return None
-    return f'export to ONNX needs {", ".join(missing)}; run `pip install "hf-vanilla-transformer[export]"`'
+    return f"export to ONNX needs {', '.join(missing)}; run `pip install {' '.join(missing)}`"
 
 
 def write_onnx(

@@ -82,7 +82,7 @@ def ctranslate2_missing() -> str | None:
     """Return the reason why CTranslate2 cannot be used, or None."""
     if find_spec("ctranslate2"):
         return None
-    return 'it is not installed; run `pip install "hf-vanilla-transformer[export]"`'
+    return "it is not installed; run `pip install ctranslate2`"
 
 
 def check_settings(settings: Mapping[str, Any], program: str = "CTranslate2") -> None:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from ..errors import one_line
+from ..extras import install_command
 from ..pretrained.card_examples import card_examples
 from .attention_map import MEAN, AttendedPair, aligning_heads, alignment_html, attend, map_html, tokens_html
 from .batching import Busy, DecodingFailed
@@ -28,7 +29,7 @@ from .service import Service
 try:
     import gradio as gr
 except ImportError as error:
-    raise ImportError('the page needs gradio; install it with `pip install "hf-vanilla-transformer[demo]"`') from error
+    raise ImportError(f"the page needs gradio; install it with `{install_command('demo')}`") from error
 
 PATH = "/page"
 TITLE = "Translate"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import SpaceCardData
 
-from .. import __version__
+from ..extras import install_command, requirements
 from ..hub import Files, files_to_share
 
 # Folder of a bundled model in the Space.
@@ -38,6 +38,13 @@ python app.py
 """
 
 
+def package_files() -> Files:
+    """List the files of this package, which runs in the Space without an installation."""
+    root = Path(__file__).parents[1]
+    paths = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"{root.name}/{path.relative_to(root).as_posix()}": path for path in sorted(paths)}
+
+
 def space_files(model: str | Path) -> Files:
     """List the files of a Space for a model on the Hub, or for a folder, which is then bundled.
 
@@ -54,7 +61,7 @@ def space_files(model: str | Path) -> Files:
     try:
         gradio = version("gradio")
     except PackageNotFoundError:
-        raise ValueError('a Space needs gradio; run `pip install "hf-vanilla-transformer[demo]"`') from None
+        raise ValueError(f"a Space needs gradio; run `{install_command('demo')}`") from None
     title = Path(model).resolve().name if is_folder else name.rpartition("/")[2]
     card = SpaceCardData(
         title=title,
@@ -70,9 +77,9 @@ def space_files(model: str | Path) -> Files:
     texts = {
         "README.md": README.format(card=card.to_yaml(), title=title, model=shown),
         "app.py": APP.format(port=PORT, model=f"{title}={name}"),
-        "requirements.txt": f"hf-vanilla-transformer[demo]=={__version__}\n",
+        "requirements.txt": "".join(f"{package}\n" for package in [*requirements(None), *requirements("demo")]),
     }
-    files: Files = {name: text.encode() for name, text in texts.items()}
+    files = package_files() | {name: text.encode() for name, text in texts.items()}
     if is_folder:
         files |= {f"{MODEL_FOLDER}/{name}": file for name, file in files_to_share(model).items()}
     return files

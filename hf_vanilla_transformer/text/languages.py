@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..errors import DataError
+from ..extras import install_command
 
 # py3langid's code for three-letter ISO 639 codes and other codes that models use.
 _ALIASES = dict(
@@ -108,8 +109,7 @@ def _identifier() -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ModuleNotFoundError as error:
         raise DataError(
-            f"detecting languages needs the package {error.name}; run "
-            '`pip install "hf-vanilla-transformer[languages]"`'
+            f"detecting languages needs the package {error.name}; run `{install_command('languages')}`"
         ) from None
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages({*identifier.labels} - {_NO_LANGUAGE})

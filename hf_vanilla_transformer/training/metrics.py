@@ -10,6 +10,7 @@ from urllib.error import URLError
 from transformers.utils import logging
 
 from ..errors import as_value_errors, not_downloaded, one_line
+from ..extras import install_command
 from ..text.notation import PROSE, SYMBOLS, WORDS, Notation, split_into_symbols
 
 try:
@@ -19,7 +20,7 @@ try:
     from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
 except ImportError as error:
     raise ImportError(
-        f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
+        f"{__name__} needs the package {error.name!r}; install it with `{install_command('train')}`"
     ) from error
 
 logger = logging.get_logger(__name__)

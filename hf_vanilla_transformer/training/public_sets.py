@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.error import URLError
 
 from ..errors import did_you_mean, not_downloaded, one_line
+from ..extras import install_command
 from ..files import read_lines
 
 try:
@@ -15,7 +16,7 @@ try:
     from sacrebleu.dataset import DATASETS
 except ImportError as error:
     raise ImportError(
-        f"{__name__} needs the package {error.name!r}; install it with `pip install 'hf-vanilla-transformer[train]'`"
+        f"{__name__} needs the package {error.name!r}; install it with `{install_command('train')}`"
     ) from error
 
 

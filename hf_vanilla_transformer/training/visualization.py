@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from transformers.utils import logging
 
+from ..extras import install_command
+
 try:
     from matplotlib import font_manager
     from matplotlib.axes import Axes
@@ -28,9 +30,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 except ImportError as error:
-    raise ImportError(
-        f'{__name__} needs matplotlib; install it with `pip install "hf-vanilla-transformer[plot]"`'
-    ) from error
+    raise ImportError(f"{__name__} needs matplotlib; install it with `{install_command('plot')}`") from error
 
 logger = logging.get_logger(__name__)
 

@@ -26,15 +26,15 @@ from transformers import (
 )
 from transformers.trainer_utils import EvalPrediction
 
+from hf_vanilla_transformer.extras import install_command
+
 try:
     from scipy.stats import binomtest
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 except ImportError as error:
-    raise ImportError(
-        f'{__name__} needs scikit-learn; install it with `pip install "hf-vanilla-transformer[compare]"`'
-    ) from error
+    raise ImportError(f"{__name__} needs scikit-learn; install it with `{install_command('compare')}`") from error
 
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForSequenceClassification
 from hf_vanilla_transformer.presets import preset_config

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
-from hf_vanilla_transformer import __version__
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.hub import files_to_share, upload, write_files
 from hf_vanilla_transformer.serving.space import PORT, space_files
@@ -17,6 +17,9 @@ from processes import surroundings
 from translators import build
 
 gradio = pytest.importorskip("gradio", reason="a Space needs the extra `demo`")
+
+
+PROGRAM = {"README.md", "app.py", "requirements.txt"}
 
 
 @pytest.fixture
@@ -34,19 +37,22 @@ def front_matter(files):
 
 def test_the_space_of_a_model_on_the_hub_refers_to_it():
     files = space_files("me/my-model")
-    assert set(files) == {"README.md", "app.py", "requirements.txt"}
+    assert {name for name in files if not name.startswith("hf_vanilla_transformer/")} == PROGRAM
     card = front_matter(files)
     expected = {"sdk": "gradio", "app_file": "app.py", "models": ["me/my-model"], "title": "my-model"}
     assert card.items() >= expected.items() and card["sdk_version"] == gradio.__version__
     assert b"'my-model=me/my-model'" in files["app.py"]
-    assert files["requirements.txt"].decode() == f"hf-vanilla-transformer[demo]=={__version__}\n"
+    assert {"hf_vanilla_transformer/cli/main.py", "hf_vanilla_transformer/serving/page.css"} < set(files)
+    requirements = [Requirement(line) for line in files["requirements.txt"].decode().splitlines()]
+    assert {"torch", "gradio", "uvicorn", "datasets"} < {requirement.name for requirement in requirements}
+    assert all(requirement.specifier for requirement in requirements)
 
 
 def test_the_space_of_a_folder_holds_the_model(folder):
     files = space_files(folder)
-    own = {name: file for name, file in files.items() if not name.startswith("model/")}
-    assert set(own) == {"README.md", "app.py", "requirements.txt"} and "models" not in front_matter(files)
-    assert {f"model/{name}" for name in files_to_share(folder)} == set(files) - set(own)
+    model = {name for name in files if name.startswith("model/")}
+    assert set(files) - model == set(space_files("me/my-model")) and "models" not in front_matter(files)
+    assert {f"model/{name}" for name in files_to_share(folder)} == model
 
 
 def test_what_is_no_model_is_refused(tmp_path):

@@ -80,7 +80,7 @@ class TestCodes:
 def test_without_the_library(no_language_detector):
     assert not is_installed() and sys.modules["py3langid"] is None
     for call in (lambda: detect("a", ["en"]), lambda: odds_against("a", "en"), lambda: is_known("en")):
-        with pytest.raises(DataError, match=r'pip install "hf-vanilla-transformer\[languages\]"'):
+        with pytest.raises(DataError, match="pip install py3langid"):
             call()
 
 
