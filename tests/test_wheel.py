@@ -1,6 +1,7 @@
 """The wheel holds every module and data file, and its commands work outside the checkout."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,17 +49,24 @@ def test_files_of_the_wheel(wheel: Path) -> None:
 
 
 class Environment:
-    """A virtual environment with the wheel and the installed requirements, but without the checkout."""
+    """A virtual environment with the wheel and requirements, but without the checkout.
 
-    def __init__(self, folder: Path, wheel: Path):
+    The requirements are those installed here or, given `extras`, what pip downloads for the wheel.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, extras: str = ""):
         venv.create(folder / "venv", with_pip=False)
         self.folder = folder
         self.bin = folder / "venv" / "bin"
+        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
+        if extras:
+            pins = ["--constraint", str(ROOT / "constraints.txt"), "--disable-pip-version-check"]
+            subprocess.run([*pip, *pins, f"{wheel}[{extras}]"], check=True)
+            return
         # A path in a .pth file is searched, but .pth files in it, as of an editable install, are not read.
         paths = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
         packages = Path(sysconfig.get_path("purelib", vars=paths))
         (packages / "requirements.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python"), "install", "--quiet"]
         options = ["--no-deps", "--no-index", "--ignore-installed", "--disable-pip-version-check"]
         subprocess.run([*pip, *options, str(wheel)], check=True)
 
@@ -76,14 +84,49 @@ class Environment:
         return self.run("vanilla-transformer", *line.split())
 
 
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elsewhere")
     for language, words in SIDES.items():
         lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in range(40)]
         (folder / f"train.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (folder / f"test.{language}").write_text("\n".join(lines[:6]) + "\n", encoding="utf-8")
-    return Environment(folder, wheel)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(corpus_folder(tmp_path_factory), wheel)
+
+
+@pytest.mark.slow  # downloads PyTorch
+def test_installed_as_the_readme_says(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`pip install ".[train,plot]"` in an empty environment is all that training and translating need."""
+    (line,) = re.findall(r'`pip install "\.\[(.*?)\]"`', (ROOT / "README.md").read_text(encoding="utf-8"))
+    environment = Environment(corpus_folder(tmp_path_factory), wheel, extras=line)
+    environment.command(
+        "train --train_source_file train.en --train_target_file train.de --validation_split_size 8 --preset auto "
+        "--max_steps 2 --use_cpu --output_dir model"
+    )
+    assert (environment.folder / "model" / "training_curve.png").is_file()
+    environment.command("translate --model model --input test.en --output test.hyp")
+    assert (environment.folder / "test.hyp").read_text(encoding="utf-8").count("\n") == 6
+    # What is missing is named, as pip knows it.
+    done = subprocess.run(
+        [
+            str(environment.bin / "vanilla-transformer"),
+            "export",
+            "--model",
+            "model",
+            "--to",
+            "onnx",
+            "--output_dir",
+            "o",
+        ],
+        cwd=environment.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "pip install onnx onnxscript onnxruntime" in done.stderr
 
 
 @pytest.mark.slow  # a virtual environment, and PyTorch imported by a dozen programs
