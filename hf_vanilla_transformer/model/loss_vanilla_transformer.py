@@ -54,7 +54,10 @@ def move_padding_right(input_ids: Tensor, attention_mask: Tensor | None) -> tupl
     input_ids = input_ids.masked_fill(indices < padding, 0)
     if attention_mask is not None:
         return input_ids, None
-    return input_ids.gather(1, (indices + padding) % length), (indices - padding) % length
+    # Both modulo `length`, which ONNX cannot express for a dynamic size.
+    moved, original = indices + padding, indices - padding
+    moved = torch.where(moved < length, moved, moved - length)
+    return input_ids.gather(1, moved), torch.where(original < 0, original + length, original)
 
 
 def restore_padding(outputs: Any, indices: Tensor) -> None:

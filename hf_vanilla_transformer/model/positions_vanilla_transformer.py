@@ -55,7 +55,9 @@ class VanillaTransformerSinusoidalPositions(nn.Module):
 
         `leading_padding` (B, 1) counts the padding before each row's first token, which does not shift positions.
         """
-        is_cached = not isinstance(past, Tensor) and past + length <= self.num_cached
+        # An exported graph would end at the length of the cache.
+        can_use_cache = not isinstance(past, Tensor) and not torch.compiler.is_exporting()
+        is_cached = can_use_cache and past + length <= self.num_cached
         if is_cached and leading_padding is None:
             return self.weight[past : past + length]
         positions = position_ids(past, length, leading_padding, self.weight.device)
