@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..model.multilingual_vanilla_transformer import language_token
@@ -77,11 +78,32 @@ def _definition(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
         token["special"] = token["special"] or token["content"] in tokenizer.all_special_tokens
         # "__de__ A house." has no space before "A".
         token["rstrip"] = token["rstrip"] or token["content"] in map(language_token, languages)
+        if token["single_word"]:
+            raise ValueError(f"transformers.js cannot match the added token {token['content']!r} as a single word")
     definition["added_tokens"] = _renamed(definition["added_tokens"], names)
+    for name in ("normalizer", "pre_tokenizer"):
+        definition[name] = _as_in_rust(definition[name])
     for field in ("vocab", "unk_token"):
         if field in model:
             model[field] = _renamed(model[field], names)
     return definition
+
+
+def _as_in_rust(component: Any) -> Any:
+    """Replace the steps of a normalizer or pre-tokenizer that JavaScript takes another way."""
+    if not isinstance(component, dict):
+        return component
+    for name in ("normalizers", "pretokenizers"):
+        if name in component:
+            return component | {name: [_as_in_rust(step) for step in component[name]]}
+    if component["type"] == "WhitespaceSplit":
+        # White space of Unicode, unlike that of JavaScript.
+        return {"type": "Split", "pattern": {"Regex": r"\s+"}, "behavior": "Removed", "invert": False}
+    if component["type"] == "Lowercase":
+        # JavaScript has another small sigma for the end of a word.
+        sigma = {"type": "Replace", "pattern": {"String": "Σ"}, "content": "σ"}
+        return {"type": "Sequence", "normalizers": [sigma, component]}
+    return component
 
 
 def _special_names(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
@@ -104,7 +126,10 @@ def _merged(source: dict[str, Any], target: dict[str, Any], shared: set[str], fi
 
     The special tokens `shared` have the same ids on both sides.
     """
-    tokens = {token if token in shared else MARK + token: index for token, index in _ids(target).items()}
+    spelled = _added_names(target)
+    tokens = {
+        token if token in shared else MARK + spelled.get(token, token): index for token, index in _ids(target).items()
+    }
     model, own = (
         source["model"],
         {token: first_id + index for token, index in _ids(source).items() if token not in shared},
@@ -118,9 +143,23 @@ def _merged(source: dict[str, Any], target: dict[str, Any], shared: set[str], fi
         model["vocab"] = [pieces.get(index, [f"{MARK}{index}", 0.0]) for index in range(max(pieces) + 1)]
     for token in source["added_tokens"]:
         token["id"] += 0 if token["content"] in shared else first_id
+    # Tokens of the target that decoding leaves out.
+    left_out = [token for token in target["added_tokens"] if token["special"] and token["content"] not in shared]
+    added = source["added_tokens"] + _renamed(
+        left_out, {token["content"]: MARK + token["content"] for token in left_out}
+    )
     decoder = target["decoder"] or {"type": "WordPiece", "prefix": "\n", "cleanup": False}
     unmark = {"type": "Replace", "pattern": {"String": MARK}, "content": ""}
-    return source | {"decoder": {"type": "Sequence", "decoders": [unmark, decoder]}}
+    return source | {"added_tokens": added, "decoder": {"type": "Sequence", "decoders": [unmark, decoder]}}
+
+
+def _added_names(target: dict[str, Any]) -> dict[str, str]:
+    """Return the added tokens that a byte-level decoder must read like others, in its alphabet."""
+    if (target["decoder"] or {}).get("type") != "ByteLevel":
+        return {}
+    alphabet = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    names = [token["content"] for token in target["added_tokens"] if not token["special"]]
+    return {name: alphabet.pre_tokenize_str(name)[0][0] for name in names}
 
 
 def _ids(definition: dict[str, Any]) -> dict[str, int]:

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from hf_vanilla_transformer import (
     VanillaTransformerMultilingualTokenizer,
@@ -13,7 +13,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.export.transformers_js import tokenizer_definition
+from hf_vanilla_transformer.export.transformers_js import _settings, tokenizer_definition
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from paths import ROOT
@@ -21,6 +21,7 @@ from tables import looped
 from translators import ENGLISH, SPANISH, save_translator
 
 NODE = ROOT / "tests" / "node"
+NO_NODE_MODULES = "transformers.js is not installed; run `npm install --ignore-scripts` in tests/node"
 ALGORITHMS = ("bpe", "unigram", "word", "whitespace", "character")
 # Some spell a special token or a token of the other vocabulary.
 TEXTS = [*ENGLISH, "a </s> cat", "<unk>", "una casa", "ñ ~ ☃", "two  spaces "]
@@ -62,6 +63,52 @@ def test_one_vocabulary(algorithm):
     assert own.decode([1, *ids]) == tokenizer.decode([1, *ids], skip_special_tokens=True)
 
 
+def lowercased(texts):
+    return train_tokenizer(texts, algorithm="bpe", vocab_size=300, lowercase=True, normalization="NFD")
+
+
+def fused(ids):
+    """Join adjacent unknown tokens (3), as transformers.js does across the pieces of a text."""
+    return [index for i, index in enumerate(ids) if index != 3 or ids[i - 1 : i] != [3]]
+
+
+def test_node_tokenizes_as_we_do():
+    """White space, marks, unknown characters, added tokens, case at the end of a Greek word."""
+    if not (NODE / "node_modules").is_dir():
+        pytest.skip(NO_NODE_MODULES)
+    tokenizers = [side(ENGLISH + SPANISH, algorithm) for algorithm in ALGORITHMS] + [lowercased(["ΟΔΟΣ Σ"])]
+    tokenizers += [
+        VanillaTransformerTokenizer.from_pair(side(ENGLISH, source), side(SPANISH, target))
+        for source, target in zip(ALGORITHMS, ALGORITHMS[1:] + ALGORITHMS[:1], strict=True)
+    ]
+    tokenizers.append(VanillaTransformerTokenizer.from_pair(side(ENGLISH, "bpe"), side(SPANISH, "bpe")))
+    tokenizers[-1].add_tokens(["☃ man"])
+    tokenizers[-1].add_special_tokens({"extra_special_tokens": ["[SEP]"]})
+    texts = [*TEXTS, "a\ufeffb\x85c\u3000d", "ΟΔΟΣ ΣΑΣ", "É e\u0301 ▁ ▁", "a ☃ man [SEP] b", "漢字😀", "  a\tb\n"]
+    cases, expected = [], []
+    for tokenizer in tokenizers:
+        definition, first_id = tokenizer_definition(tokenizer)
+        targets = [[1, *row] for row in tokenizer(text_target=texts)["input_ids"]]
+        cases.append({"definition": definition, "settings": _settings(tokenizer), "texts": texts, "ids": targets})
+        own = [fused(row) for row in tokenizer(texts)["input_ids"]]
+        ids = [[index + (first_id or 0) * (index > 3) for index in row] for row in own]
+        expected.append({"ids": ids, "texts": tokenizer.batch_decode(targets, skip_special_tokens=True)})
+    command = ["node", "tokenize.mjs"]
+    result = subprocess.run(command, cwd=NODE, input=json.dumps(cases), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    outputs = json.loads(result.stdout)
+    for output, answer in zip(outputs, expected, strict=True):
+        assert output["texts"] == answer["texts"]
+        assert [fused(row) for row in output["ids"]] == answer["ids"]
+
+
+def test_an_added_token_that_is_a_single_word():
+    tokenizer = side(ENGLISH, "bpe")
+    tokenizer.add_tokens([AddedToken("cat", single_word=True)])
+    with pytest.raises(ValueError, match="'cat' as a single word"):
+        tokenizer_definition(tokenizer)
+
+
 def test_a_text_begins_with_its_target_language():
     tokenizer = VanillaTransformerMultilingualTokenizer.from_shared(
         side(ENGLISH + SPANISH, "unigram"), [("en", "es"), ("es", "en")]
@@ -101,7 +148,7 @@ def test_a_model_without_tokenizer(tmp_path):
 )
 def test_node_translates_as_we_do(kind, tmp_path, one_thread):
     if not (NODE / "node_modules").is_dir():
-        pytest.skip("transformers.js is not installed; run `npm install --ignore-scripts` in tests/node")
+        pytest.skip(NO_NODE_MODULES)
     pytest.importorskip("transformers.exporters", reason="this release of transformers has no exporters")
     pytest.importorskip("onnxruntime", reason="ONNX graphs are quantized by onnxruntime, of the extra `export`")
     # Random models hardly ever end, so that outputs reach the 64 positions of the graphs.
