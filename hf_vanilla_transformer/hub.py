@@ -5,8 +5,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
+from yaml import YAMLError
 
 from .errors import HUB_TOKEN, one_line, redacted
 from .files import atomic_folder, check_links, read_json_object
@@ -141,6 +142,24 @@ def upload(
     except (HTTPError, OSError, RuntimeError, HFValidationError) as error:
         # Not `from error`: its request holds the token.
         raise ValueError(redacted(_explain(error, repo_id), get_token())) from None
+
+
+def with_license(card: Path | bytes, license_id: str | None = None) -> tuple[Path | bytes, str | None]:
+    """Return a card whose metadata name a license, by its identifier on the Hub, and the license they name.
+
+    Raises:
+        ValueError: The card is malformed.
+    """
+    text = (card if isinstance(card, bytes) else card.read_bytes()).decode("utf-8", errors="replace")
+    try:
+        content = ModelCard(text)
+    except (ValueError, YAMLError) as error:
+        raise ValueError(f"README.md: its metadata cannot be read ({one_line(error)}); correct them") from error
+    named = content.data.get("license")
+    if license_id in (None, named):
+        return card, named
+    content.data["license"] = license_id
+    return str(content).encode(), license_id
 
 
 def write_files(files: Files, output_dir: str | Path) -> Path:

@@ -5,7 +5,7 @@ The averaged model usually translates better than the last checkpoint, at no cos
     vanilla-transformer average --run_dir my-model --last 5 --output_dir my-model-averaged
     vanilla-transformer average --checkpoints run/checkpoint-800 run/checkpoint-900 --output_dir averaged
 
---output_dir then holds model and tokenizer, with the configuration and generation settings of the last checkpoint.
+--output_dir then holds model, tokenizer and card; configuration and generation settings are the last checkpoint's.
 """
 
 from argparse import Namespace
@@ -33,6 +33,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
+        from ..pretrained.cards import USE, write_derived_card
         from ..pretrained.loading import load_tokenizer
         from ..training.checkpoints import average_checkpoints, last_checkpoints
     quiet_unless_terminal()
@@ -49,6 +50,10 @@ def run(arguments: Namespace) -> None:
     with atomic_folder(output) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        made, sources = "The average of $sources", checkpoints
+        if arguments.run_dir:
+            made, sources = f"The average of {len(checkpoints)} checkpoints of $sources", [Path(arguments.run_dir)]
+        write_derived_card(folder, output.resolve().name, made, sources, USE)
     print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 
 

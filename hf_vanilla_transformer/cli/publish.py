@@ -26,6 +26,8 @@ def add_arguments(parser: OneLineParser) -> None:
     files.add_argument("--dry_run", **SWITCH, help="List the files that would be uploaded, and stop; needs no login.")
     files.add_argument("--space", **SWITCH, help="Publish a Space, a translation page, instead of the model.")
     files.add_argument("--output_dir", help="With --dry_run: also write the files to this folder; new or empty.")
+    license_help = "License of the model, an identifier of the Hub such as apache-2.0, to name in the card."
+    files.add_argument("--license", help=license_help)
     files.add_argument("--private", **SWITCH, help="Create the repository as private.")
     commit = parser.add_argument_group("commit")
     commit.add_argument("--revision", help="Branch to commit to. Default: main.")
@@ -34,16 +36,24 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..hub import files_to_share, upload, write_files
+        from ..hub import files_to_share, upload, with_license, write_files
+        from ..pretrained.cards import CARD
         from ..serving.space import space_files
     if arguments.output_dir and not arguments.dry_run:
         raise ValueError("--output_dir needs --dry_run; add it, or leave --output_dir out to upload the files")
+    if arguments.space and arguments.license:
+        raise ValueError("--license is for a model's card, which --space does not publish; leave it out")
     files = (space_files if arguments.space else files_to_share)(arguments.model)
+    license_id: str | None = None
+    if not arguments.space:
+        files[CARD], license_id = with_license(files[CARD], arguments.license)
     sizes = {
         name: len(content) if isinstance(content, bytes) else content.stat().st_size for name, content in files.items()
     }
     for name, size in sizes.items():
         print(f"{readable(size):>9}  {name}")
+    if not (arguments.space or license_id):
+        print("note: the card names no license, so nobody knows what the model may be used for; name one by --license")
     total = f"{len(sizes)} files, {readable(sum(sizes.values()))}"
     if arguments.output_dir:
         write_files(files, arguments.output_dir)

@@ -6,7 +6,7 @@ the caller passed the rest, transform the weights, choose positions, fit the voc
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ..model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
+from ..pretrained.cards import USE, USE_ENCODER, write_derived_card
 from ..pretrained.loading import check_finite
 from .fields import (
     Overrides,
@@ -61,6 +62,7 @@ class Conversion:
         tokenizer: Built from the vocabularies, or else loaded from the source folder; None without either.
         encoder_only: Whether only the encoder was converted.
         generation: Generation settings that the configuration does not hold.
+        source: What was converted: a file, a folder, or a name on the Hub; None for a state dict.
     """
 
     layout: Layout
@@ -71,6 +73,7 @@ class Conversion:
     tokenizer: PreTrainedTokenizerBase | None = None
     encoder_only: bool = False
     generation: dict[str, Any] = field(default_factory=dict)
+    source: str | None = None
 
     def describe(self) -> str:
         """Return the mapping, the configuration fields that differ from our defaults, and the notes, one per line."""
@@ -97,7 +100,7 @@ class Conversion:
         return model
 
     def save(self, output_dir: str | os.PathLike[str]) -> Path:
-        """Write model, generation settings and tokenizer to a new or empty folder, completely or not at all.
+        """Write model, generation settings, tokenizer and card to a new or empty folder, completely or not at all.
 
         Raises:
             ValueError: The folder is not empty or cannot be written, or a weight is not finite.
@@ -106,7 +109,14 @@ class Conversion:
             self.model().save_pretrained(folder)
             if self.tokenizer is not None:
                 self.tokenizer.save_pretrained(folder)
+            self._write_card(folder, Path(output_dir).resolve().name)
         return Path(output_dir)
+
+    def _write_card(self, folder: Path, title: str) -> None:
+        sources = [self.source] if self.source else []
+        made = f"Converted from {'$sources' if sources else 'weights'}, of layout {self.layout.name}"
+        use = USE_ENCODER if self.encoder_only else USE
+        write_derived_card(folder, title, made, sources, use)
 
 
 @short_errors()
@@ -129,8 +139,8 @@ def convert_checkpoint(
 
     Args:
         source: A weight file, a folder, a name on the Hub, or a state dict; see `reading.read_checkpoint`.
-        output_dir: New or empty folder for configuration, weights, generation settings and tokenizer; may be None
-            with `dry_run`.
+        output_dir: New or empty folder for configuration, weights, generation settings, tokenizer and card; may be
+            None with `dry_run`.
         layout: A name in `LAYOUTS`; by default recognized from the keys.
         source_vocabulary: Source tokens, from which a tokenizer is built: token to id, tokens in id order, or a file
             with either; see `vocabularies.WordVocabulary.load`.
@@ -176,6 +186,8 @@ def convert_checkpoint(
     if vocabularies and encoder_only:
         vocabularies = vocabularies[0], vocabularies[0]
     conversion = _convert(match_keys(checkpoint, recognized, encoder_only), vocabularies, overrides)
+    if not isinstance(source, Mapping):
+        conversion = replace(conversion, source=str(source))
     if output_dir is not None and not dry_run:
         conversion.save(output_dir)
     return conversion

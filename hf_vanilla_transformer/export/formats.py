@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -11,11 +11,13 @@ from ..files import atomic_folder, check_output_folder
 from ..inference.ctranslate2 import check_settings
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..options import POSITIVE, check_range
+from ..pretrained.cards import LIBRARY, write_derived_card
 from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
 from .page import write_page
+from .transformers_js import USE as TRANSFORMERS_JS_USE
 from .transformers_js import write_transformers_js
 
 
@@ -54,13 +56,37 @@ def _save_settings(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase 
         tokenizer.save_pretrained(folder)
 
 
-# Writer of each format, the weight types to choose from, and its other options.
-EXPORT_FORMATS: dict[str, tuple[Callable[..., None], tuple[str, ...], tuple[str, ...]]] = {
-    "ctranslate2": (_write_ctranslate2, ("float32", "float16", "int8", "int8_float16"), ("max_positions",)),
-    "onnx": (_write_onnx, ("float32", "int8"), ("max_positions",)),
-    "transformers.js": (_write_transformers_js, ("float32", "int8"), ("max_positions",)),
-    "page": (_write_page, ("float32", "int8"), ("max_positions", "node_modules")),
-    "marian": (_write_marian, (), ()),
+class ExportFormat(NamedTuple):
+    """A format to export to.
+
+    Attributes:
+        write: Writes a model and its tokenizer into a folder.
+        quantizations: Weight types to choose from.
+        options: Names of its other options.
+        library: Library that reads it, as the Hub names it.
+        use: Markdown for the card, in which `$model` stands for the name; None if `write` writes a card of its own.
+    """
+
+    write: Callable[..., None]
+    quantizations: tuple[str, ...] = ("float32", "int8")
+    options: tuple[str, ...] = ("max_positions",)
+    library: str = LIBRARY
+    use: str | None = None
+
+
+_COMMAND = "```sh\n{} --model $model --input text.txt --output outputs.txt\n```\n"
+
+EXPORT_FORMATS = {
+    "ctranslate2": ExportFormat(
+        _write_ctranslate2,
+        ("float32", "float16", "int8", "int8_float16"),
+        library="ctranslate2",
+        use=_COMMAND.format("vanilla-transformer translate --backend ctranslate2"),
+    ),
+    "onnx": ExportFormat(_write_onnx, use=_COMMAND.format("python scripts/onnx_translate.py")),
+    "transformers.js": ExportFormat(_write_transformers_js, library="transformers.js", use=TRANSFORMERS_JS_USE),
+    "page": ExportFormat(_write_page, options=("max_positions", "node_modules")),
+    "marian": ExportFormat(_write_marian, (), (), "transformers", _COMMAND.format("vanilla-transformer translate")),
 }
 
 
@@ -87,17 +113,22 @@ def export_model(
     if to not in EXPORT_FORMATS:
         raise ValueError(f"`to` {to} is unknown; use one of {', '.join(EXPORT_FORMATS)}")
     options = {option: value for option, value in options.items() if value is not None}
-    write, quantizations, names = EXPORT_FORMATS[to]
+    target = EXPORT_FORMATS[to]
     for option, value in options.items():
-        if option not in (("quantization", *names) if quantizations else names):
+        if option not in (("quantization", *target.options) if target.quantizations else target.options):
             raise ValueError(f"format {to} has no `{option}`; leave it out")
-        if option == "quantization" and value not in quantizations:
-            raise ValueError(f"`quantization` {value} is unknown; use one of {', '.join(quantizations)}")
+        if option == "quantization" and value not in target.quantizations:
+            raise ValueError(f"`quantization` {value} is unknown; use one of {', '.join(target.quantizations)}")
     check_range(POSITIVE, max_positions=options.get("max_positions"))
     check_output_folder(output_dir)
     model, tokenizer = load_for_export(name, trust_remote_code)
     with atomic_folder(output_dir) as folder:
-        write(model, folder, tokenizer, **options)
+        target.write(model, folder, tokenizer, **options)
+        if target.use:
+            made = f"$sources, exported to {to}"
+            relation = "quantized" if options.get("quantization", "float32") != "float32" else None
+            title = Path(output_dir).resolve().name
+            write_derived_card(folder, title, made, [name], target.use, target.library, relation)
     return Path(output_dir)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import SpaceCardData
 from transformers import PreTrainedTokenizerBase
 
-from ..pretrained.card_examples import card_examples
+from ..pretrained.cards import base_models, card_examples
 from ..pretrained.languages import has_tags, language_pairs
 from ..pretrained.text_facts import facts_of
 from .transformers_js import write_transformers_js
@@ -74,7 +74,8 @@ def write_page(
     page = Template(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     text = page.substitute(title=html.escape(title), settings=settings)
     (folder / "index.html").write_text(text, encoding="utf-8")
-    card = SpaceCardData(title=title, emoji="🔤", colorFrom="blue", colorTo="indigo", sdk="static")
+    models = base_models([model.name_or_path]) or None
+    card = SpaceCardData(title=title, emoji="🔤", colorFrom="blue", colorTo="indigo", sdk="static", models=models)
     (folder / "README.md").write_text(README.format(card=card.to_yaml(), title=title), encoding="utf-8")
 
 

@@ -22,6 +22,15 @@ MARK = "\ufdd0"
 _DTYPES = {"float32": "fp32", "int8": "q8"}
 
 
+USE = """```js
+import { pipeline } from "@huggingface/transformers";
+
+const translator = await pipeline("translation", "$model");
+console.log(await translator("..."));
+```
+"""
+
+
 def write_transformers_js(
     model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, quantization: str = "float32", **options: Any
 ) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from ..errors import one_line
 from ..extras import install_command
-from ..pretrained.card_examples import card_examples
+from ..pretrained.cards import card_examples
 from .attention_map import MEAN, AttendedPair, aligning_heads, alignment_html, attend, map_html, tokens_html
 from .batching import Busy, DecodingFailed
 from .detection import AUTO, choose, detectable

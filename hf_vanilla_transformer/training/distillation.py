@@ -20,6 +20,7 @@ from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..pretrained.cards import CARD
 from ..pretrained.languages import is_multilingual, model_languages
 from .arguments import (
     ModelArguments,
@@ -30,6 +31,7 @@ from .arguments import (
 )
 from .experiment import train_translation
 from .metrics import translation_scores
+from .model_card import add_base_models
 from .plan import bleu_tokenizer
 from .run_folder import find_checkpoint
 from .setup import check_arguments, configuration
@@ -110,6 +112,9 @@ def distill(
     train_translation(student, data_args, args)
     if args.process_index > 0:
         return {}
+    card = Path(args.output_dir, CARD)
+    if card.is_file():
+        add_base_models(card, [str(model.name_or_path) for model in getattr(teacher, "members", [teacher])])
     export = Path(args.output_dir, EXPORT_FOLDER)
     # Left by a run that was interrupted later.
     shutil.rmtree(export, ignore_errors=True)

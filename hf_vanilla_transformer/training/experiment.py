@@ -74,7 +74,7 @@ def train_translation(
             save_results(results, trainer)
         save_pictures(results, experiment)
         if card_template:
-            save_card(results, plan.data_args, trainer.args, card_template)
+            save_card(results, plan.data_args, trainer.args, card_template, model_args.model_name_or_path)
         if trainer.time_budget:
             seconds = trainer.run_record.seconds + TimeBudget.clock() - start
             results.entries.update(time_budget=args.time_budget, minutes_used=seconds / 60)

@@ -12,8 +12,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-import yaml
-from huggingface_hub import EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml, get_token
+from huggingface_hub import ModelCard, ModelCardData, get_token
 from huggingface_hub.repocard_data import EvalResult
 from jinja2 import Environment, TemplateSyntaxError
 from transformers import __version__ as transformers_version
@@ -23,6 +22,7 @@ from ..data.corpora import corpora_of
 from ..data.features import Features
 from ..errors import one_line, redacted, without_secrets
 from ..files import atomic_write
+from ..pretrained.cards import LIBRARY, base_models
 from ..text.facts import inactive_rules
 from ..text.notation import SYMBOLS, WORDS
 from .arguments import PRESET_DEFAULTS, VanillaTransformerTrainingArguments
@@ -32,9 +32,6 @@ from .synthetic import CORPORA_FILE
 from .wording import TRANSLATION, wording_of
 
 TEMPLATE = Path(str(files(__package__) / "model_card_template.md"))
-
-# Where the Hub looks for results to show on model and dataset pages.
-EVAL_RESULTS = ".eval_results"
 
 # Characters that a dataset name on the Hub may not contain.
 NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -74,8 +71,12 @@ def write_model_card(
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
     template: str | Path = TEMPLATE,
+    starts_from: str | None = None,
 ) -> Path:
-    """Write the model card, `README.md`, into `args.output_dir` from a Jinja template, and return its path."""
+    """Write the model card, `README.md`, into `args.output_dir` from a Jinja template, and return its path.
+
+    `starts_from` is the model that training started from, a folder or a name on the Hub.
+    """
     name, words = Path(args.output_dir).resolve().name, wording_of(results.entries)
     directions = results.entries["directions"]
     codes = [language for language in dict.fromkeys(chain(*directions)) if LANGUAGE_CODE.fullmatch(language)]
@@ -86,12 +87,14 @@ def write_model_card(
         listed = Path(data_args.corpora).name
         others = "" if data == listed else f"{data} and "
         data = f"{others}the corpora of {listed}"
+    datasets = dict.fromkeys(filter(None, (data_args.dataset_name, data_args.test_dataset_name)))
     card_data = ModelCardData(
         language=codes or None,
-        library_name="transformers",
+        base_model=base_models([starts_from]) or None if starts_from else None,
+        library_name=LIBRARY,
         pipeline_tag=words.pipeline,
         tags=["vanilla_transformer", "attention-is-all-you-need", *([] if words is TRANSLATION else [words.task])],
-        datasets=[data_args.dataset_name] if data_args.dataset_name else None,
+        datasets=[*datasets] or None,
         model_name=name,
         eval_results=None if results.translations is None else _eval_results(data_args, results.entries),
     )
@@ -159,6 +162,14 @@ def add_section(card: str | Path, title: str, content: str) -> None:
         file.write(f"{before}{heading}{content}\n{training}{after}".encode())
 
 
+def add_base_models(card: str | Path, models: Sequence[str | Path]) -> None:
+    """Name the models that a model learned from, such as its teachers, in the metadata of its card."""
+    if bases := base_models(models):
+        content = ModelCard.load(card)
+        content.data.base_model = [*dict.fromkeys([*(content.data.base_model or []), *bases])]
+        content.save(card)
+
+
 def read_card(card: str | Path) -> str:
     """Read a card to add sections to; raises ValueError if it is unreadable or has no section `## Training`."""
     try:
@@ -170,24 +181,6 @@ def read_card(card: str | Path) -> str:
     if TRAINING_HEADING not in text:
         raise ValueError(f"{card}: no section `## Training`; use a card that training wrote")
     return text
-
-
-def write_eval_results(results: Results, data_args: DataArguments, folder: str | Path) -> Path | None:
-    """Write the test scores in the format in which the Hub reads a model's results on one of its datasets.
-
-    Returns the file; None without test pairs, or if they are not from a dataset on the Hub.
-    """
-    dataset = _test_dataset(data_args)
-    if results.translations is None or not dataset:
-        return None
-    entries = [
-        EvalResultEntry(dataset, data_args.dataset_config_name or "default", value, notes=name)
-        for _, name, value in _metrics(results.entries)
-    ]
-    path = Path(folder, EVAL_RESULTS, f"{NOT_IN_NAMES.sub('-', dataset)}.yaml")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False), encoding="utf-8")
-    return path
 
 
 def _test_dataset(data_args: DataArguments) -> str | None:

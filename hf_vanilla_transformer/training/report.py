@@ -28,7 +28,7 @@ from .arguments import UNDECIDED_STEPS, VanillaTransformerTrainingArguments, pea
 from .callbacks import METRICS
 from .evaluation import Results
 from .metrics import ALL_METRIC_NAMES, ERROR_RATES, tested_metrics
-from .model_card import scored_directions, write_eval_results, write_model_card
+from .model_card import scored_directions, write_model_card
 from .run_folder import save_final
 from .setup import Experiment
 from .text_facts import long_targets
@@ -289,13 +289,15 @@ def save_pictures(results: Results, experiment: Experiment) -> None:
 
 
 def save_card(
-    results: Results, data_args: DataArguments, args: VanillaTransformerTrainingArguments, template: str | Path
+    results: Results,
+    data_args: DataArguments,
+    args: VanillaTransformerTrainingArguments,
+    template: str | Path,
+    starts_from: str | None = None,
 ) -> None:
-    """Write the model card, and the results in the Hub's format."""
+    """Write the model card."""
     with _warn_on_failure("the model card"):
-        write_model_card(results, data_args, args, template)
-    with _warn_on_failure("the results for the Hub"):
-        write_eval_results(results, data_args, args.output_dir)
+        write_model_card(results, data_args, args, template, starts_from)
 
 
 @contextmanager

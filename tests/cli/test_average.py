@@ -63,6 +63,8 @@ def test_mean_of_the_weights_and_all_that_belongs_to_it(run_dir, tmp_path, capsy
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer("a cat", text_target="Katze")["labels"] == tokenizer.target_tokenizer("Katze")["input_ids"]
     assert not list(output.glob("*.bin"))
+    made = "`checkpoint-90`, `checkpoint-100`" if by_name else f"2 checkpoints of `{run_dir.name}`"
+    assert f"The average of {made}." in (output / "README.md").read_text(encoding="utf-8")
 
 
 def test_as_many_as_there_are_and_the_tokenizer_of_the_run(run_dir, tmp_path, capsys):

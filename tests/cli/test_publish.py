@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from huggingface_hub import ModelCard
 
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.cli.publish import readable
@@ -19,7 +20,7 @@ def folder(tmp_path):
     folder = tmp_path / "model"
     for part in build("pair"):
         part.save_pretrained(folder)
-    (folder / "README.md").write_text("# A model\n", encoding="utf-8")
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n# A model\n", encoding="utf-8")
     (folder / "optimizer.pt").write_bytes(b"secret")
     return folder
 
@@ -34,6 +35,25 @@ def test_dry_run_lists_what_would_go(folder, capsys):
     assert total.startswith(f"{len(lines)} files, ") and "nothing was uploaded to me/model" in total
     size = (folder / "model.safetensors").stat().st_size
     assert f"{size / 1000:.1f} kB  model.safetensors" in "\n".join(lines)
+
+
+def test_the_license_is_named(folder, tmp_path, capsys):
+    words = ["publish", "--model", str(folder), "--repo_id", "me/model", "--dry_run", "--output_dir"]
+    main([*words, str(tmp_path / "as-it-is")])
+    assert "names no license" not in capsys.readouterr().out
+    assert (tmp_path / "as-it-is" / "README.md").read_bytes() == (folder / "README.md").read_bytes()
+    main([*words, str(tmp_path / "another"), "--license", "cc-by-4.0"])
+    card = ModelCard.load(tmp_path / "another" / "README.md")
+    assert card.data.license == "cc-by-4.0" and card.text.strip() == "# A model"
+    (folder / "README.md").write_text("# A model\n", encoding="utf-8")
+    main(words[:-1])
+    assert "names no license" in capsys.readouterr().out
+
+
+def test_a_card_whose_metadata_cannot_be_read(folder, refusal):
+    (folder / "README.md").write_text("---\n: [\n---\n# A model\n", encoding="utf-8")
+    message = refusal("publish", "--model", folder, "--repo_id", "me/model", "--dry_run")
+    assert "README.md: its metadata cannot be read" in message
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForSeq2SeqLM, AutoModelForTextEncoding
 
 import source_models
@@ -92,6 +93,15 @@ class TestFolder:
     def test_is_required(self, state):
         with pytest.raises(ValueError, match="`output_dir` is missing; .* or pass `dry_run=True`"):
             convert_checkpoint(state, None, **HEADS)
+
+    def test_its_card_says_where_it_is_from(self, state, tmp_path):
+        save_file(state, tmp_path / "old.safetensors")
+        for source, made in ((state, "weights"), (str(tmp_path / "old.safetensors"), "`old.safetensors`")):
+            convert_checkpoint(source, tmp_path / made, **HEADS)
+            card = (tmp_path / made / "README.md").read_text(encoding="utf-8")
+            assert f"Converted from {made}, of layout " in card and f'model="{made}"' in card
+        convert_checkpoint(state, tmp_path / "encoder", encoder_only=True, **HEADS)
+        assert 'AutoModelForTextEncoding.from_pretrained("encoder")' in (tmp_path / "encoder/README.md").read_text()
 
     def test_nothing_is_left_of_a_failure(self, state, tmp_path, monkeypatch):
         incomplete = {key: tensor for key, tensor in state.items() if "w_1" not in key}

@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, MarianMTModel
 
 from hf_vanilla_transformer.export import export_model
 from hf_vanilla_transformer.inference.translation import load, translate
+from tables import looped
 from tiny import tiny_model
 from translators import ENGLISH, SHARED, build, save_translator
 
@@ -36,6 +38,28 @@ class TestCTranslate2:
         assert {file.name: file.read_bytes() for file in saved_model.iterdir()} == before
         loaded = AutoModelForSeq2SeqLM.from_pretrained(saved_model)
         assert loaded.num_parameters() == build("shared")[0].num_parameters()
+
+
+class TestCards:
+    """Of exported models: the program that runs them, and the model they were made from."""
+
+    @looped(
+        ("to", "library", "command"),
+        [
+            ("ctranslate2", "ctranslate2", "vanilla-transformer translate --backend ctranslate2 --model exported "),
+            ("onnx", "hf_vanilla_transformer", "python scripts/onnx_translate.py --model exported "),
+            ("transformers.js", "transformers.js", 'pipeline("translation", "exported")'),
+        ],
+    )
+    def test_of_a_quantized_model(self, tmp_path, to, library, command):
+        pytest.importorskip("onnx" if to == "transformers.js" else to, reason="the format needs it")
+        save_translator("shared", tmp_path / to)
+        (tmp_path / to / "README.md").write_text("---\nbase_model: me/old\nlicense: mit\n---\n", encoding="utf-8")
+        export_model(tmp_path / to, to, tmp_path / "of" / to / "exported", quantization="int8")
+        card = ModelCard.load(tmp_path / "of" / to / "exported" / "README.md")
+        data = card.data.to_dict()
+        assert data["library_name"] == library and command in card.text and data["license"] == "mit"
+        assert data["base_model"] == "me/old" and data["base_model_relation"] == "quantized"
 
 
 class TestMarian:

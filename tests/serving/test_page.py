@@ -9,7 +9,7 @@ pytest.importorskip("gradio", reason="the page needs the extra `demo`")
 
 import gradio
 
-from hf_vanilla_transformer.pretrained.card_examples import Example
+from hf_vanilla_transformer.pretrained.cards import Example
 from hf_vanilla_transformer.serving.application import create_application
 from hf_vanilla_transformer.serving.limits import Limits
 from hf_vanilla_transformer.serving.page import Page, mount_page

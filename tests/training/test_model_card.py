@@ -8,16 +8,14 @@ import huggingface_hub
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from huggingface_hub._eval_results import parse_eval_result_entries
 
 from experiments import arguments
-from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.training.evaluation import Results, Sample
 from hf_vanilla_transformer.training.model_card import (
     TEMPLATE,
+    add_base_models,
     add_spread,
     check_template,
-    write_eval_results,
     write_model_card,
 )
 from hub_server import hub_of_this_process
@@ -107,6 +105,28 @@ def test_extras_are_listed_where_they_are_used(tmp_path):
 def test_only_codes_are_languages(tmp_path):
     card = card_of(tmp_path / "model", directions=[["English", "pt-BR"]])
     assert card.data.to_dict()["language"] == ["pt-BR"] and "translate English to pt-BR on train.tsv" in card.text
+
+
+def test_where_it_is_found_on_the_hub(tmp_path):
+    card = card_of(tmp_path / "model", dataset_name="me/pairs", train_file=None, test_dataset_name="me/test")
+    data = card.data.to_dict()
+    # The Hub's code example for transformers' translation is one for a version before 5.
+    assert data["library_name"] == "hf_vanilla_transformer" and data["pipeline_tag"] == "translation"
+    assert data["datasets"] == ["me/pairs", "me/test"] and "base_model" not in data
+    oldest = re.search(r"transformers (\S+) or newer", card.text)[1]
+    assert f'"transformers>={oldest},' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_the_models_it_was_made_from(tmp_path):
+    _, data_args, args = arguments(tmp_path / "model", train_file="train.tsv")
+    (tmp_path / "model").mkdir()
+    results = Results({**FACTS, "sample_split": "train"}, None, [])
+    path = write_model_card(results, data_args, args, starts_from="me/small")
+    assert ModelCard.load(path).data.base_model == ["me/small"]
+    add_base_models(path, ["me/teacher", tmp_path])
+    assert ModelCard.load(path).data.base_model == ["me/small", "me/teacher"]
+    add_base_models(path, [tmp_path / "model"])
+    assert ModelCard.load(path).data.base_model == ["me/small", "me/teacher"]
 
 
 @pytest.mark.parametrize(
@@ -270,43 +290,3 @@ class TestSpread:
     def test_needs_the_section_before_which_it_stands(self, tmp_path):
         with pytest.raises(ValueError, match="card.md: no section `## Training`; use a card that training wrote"):
             add_spread(write(tmp_path / "card.md", "# A card of another kind\n"), self.RUNS)
-
-
-class TestEvalResults:
-    @pytest.mark.parametrize(("split", "is_known"), [("test", False), ("validation", True)])
-    def test_of_a_dataset_and_pairs_of_a_list(self, tmp_path, split, is_known):
-        listed = write(tmp_path / "x.yaml", f"{split}: [{{file: x.tsv}}]")
-        data_args = DataArguments(dataset_name="Helsinki-NLP/opus_books", corpora=listed)
-        assert (write_eval_results(TESTED, data_args, tmp_path) is not None) is is_known
-
-    def test_of_a_dataset_on_the_hub(self, tmp_path):
-        data_args = DataArguments(dataset_name="Helsinki-NLP/opus_books", dataset_config_name="en-es")
-        path = write_eval_results(TESTED, data_args, tmp_path)
-        assert path == tmp_path / ".eval_results" / "Helsinki-NLP-opus_books.yaml"
-        entries = parse_eval_result_entries(yaml.safe_load(path.read_text(encoding="utf-8")))
-        assert [(each.dataset_id, each.task_id, each.value, each.notes) for each in entries] == [
-            ("Helsinki-NLP/opus_books", "en-es", round(value, 2), f"{key} ({key}:1|tok:none)")
-            for key, value in VALUES.items()
-        ]
-
-    def test_of_files_that_are_those_of_a_dataset(self, tmp_path):
-        data_args = DataArguments(train_file="x.tsv", test_file="t.tsv", test_dataset_name="bentrevett/multi30k")
-        assert "id: bentrevett/multi30k" in write_eval_results(TESTED, data_args, tmp_path).read_text()
-
-    @pytest.mark.parametrize(
-        ("options", "results"),
-        [
-            ({"train_file": "x.tsv", "test_file": "t.tsv"}, TESTED),
-            ({"dataset_name": "me/data", "test_file": "t.tsv"}, TESTED),
-            ({"dataset_name": "me/data", "test_split_size": 0.1}, TESTED),
-            ({"toy_corpus": True}, TESTED),
-            ({"dataset_name": "local"}, TESTED),
-            ({"dataset_name": "me/data"}, Results(FACTS, None, [])),
-        ],
-        ids=["files", "another test file", "held out", "the built-in corpus", "a local copy", "no test pairs"],
-    )
-    def test_of_other_pairs_there_are_none(self, tmp_path, monkeypatch, options, results):
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "local").mkdir()
-        assert write_eval_results(results, DataArguments(**options), tmp_path) is None
-        assert not list(tmp_path.glob(".*"))
