@@ -22,9 +22,9 @@ With --format json, each line is {"source": ..., "hypotheses": [{"text": ..., "s
 is the log-probability of the translation, in nats, divided by its number of tokens raised to the length penalty; for
 several sentences it is the mean. "remarks" contains "cut" if a sentence was longer than any in training and was
 translated in pieces, "corrected" if it had typos that were corrected, "limit" if a translation ended at the length
-limit, "short" if one is suspiciously short, and "tag X" if training did not show the tag X. "pivot" is the language
-that it went through: a multilingual model translates a direction without training pairs through a language that has
-them, unless --pivot none.
+limit, "short" if one is suspiciously short, "loop" if one repeats itself more than training text does, and "tag X" if
+training did not show the tag X. "pivot" is the language that it went through: a multilingual model translates a
+direction without training pairs through a language that has them, unless --pivot none.
 Files ending in .html, .md, .srt, .vtt, .po or .xliff are translated as documents, keeping their markup.
 Text unlike that of training is prepared by rules that training proved, such as copying links and emoji, or translating
 capitals into capitals; --raw turns them off, --rules names others. A --protect file has regular expressions for more

@@ -55,8 +55,8 @@ class Hypothesis:
             not requested.
         remarks: "cut" if the source had a sentence longer than any in training, which was translated in pieces;
             "corrected" if typos in it were corrected; "limit" if the translation ended at the length limit; "short" if
-            it is empty or much shorter than its source; "tag X" if training did not show the tag X. None if there are
-            no remarks.
+            it is empty or much shorter than its source; "loop" if it repeats itself more than the targets of training
+            and its source do; "tag X" if training did not show the tag X. None if there are no remarks.
         pivot: The language that the translation went through; None if it was translated directly.
     """
 

@@ -28,6 +28,7 @@ REMARKS = {
     "corrected": "had typos, which were corrected",
     "limit": "ended at the length limit (`max_new_tokens` raises it)",
     "short": "came back suspiciously short",
+    "loop": "came back with more repetition than training text has",
     "tag": "had the tag {}, which training did not show",
 }
 
@@ -223,6 +224,7 @@ class Translator:
         text, alignment = sentence.restore(hypothesis.text, links)
         remarks = {*(hypothesis.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
         remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
+        remarks |= {"loop"} if self.preparation.facts.is_loop(sentence.source, text) else set()
         remarks |= {f"tag {tag}" for tag in sentence.unknown_tags}
         return replace(
             hypothesis,

@@ -71,8 +71,8 @@ class TextResponse(BaseModel):
     remarks: list[str] | None = Field(
         None,
         description="cut: a sentence was longer than any in training and was translated in pieces; corrected: typos "
-        "were corrected; limit: a translation ended at the length limit; short: one is suspiciously short; tag and a "
-        "space: that tag was unknown.",
+        "were corrected; limit: a translation ended at the length limit; short: one is suspiciously short; loop: one "
+        "repeats itself more than training text; tag and a space: that tag was unknown.",
     )
     pivot: str | None = Field(
         None, description="Language that the translation went through, if training had no pairs of the direction."

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..errors import did_you_mean, shorten
 from .casing import Case
 from .protection import ITEMS
+from .repetition import count_repeats
 
 VERSION = 1
 
@@ -66,6 +67,7 @@ class TextFacts:
         source_length: Tokens of the longest source, end token included; 0 if unknown.
         target_lengths: Pairs (source length, target length), sorted: sources of up to the former length, but longer
             than that of the pair before, had targets of up to the latter, in tokens with the end token.
+        repeats: How often a block of words or characters stands in a row in all targets but a few; 0 if unknown.
         spellings: Frequent words whose usual case differs from what the vocabulary suggests, by source language.
         words: Frequent words, to correct typos, by source language.
         lookalikes: Rarer words that look like typos of them, by source language.
@@ -83,6 +85,7 @@ class TextFacts:
     items: Sequence[str] = field(default_factory=list)
     source_length: int = 0
     target_lengths: Sequence[Sequence[int]] = field(default_factory=list)
+    repeats: int = 0
     spellings: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
     lookalikes: Mapping[str, str] = field(default_factory=dict)
@@ -108,6 +111,10 @@ class TextFacts:
         # Beyond the longest source, in proportion.
         return -(-longest * source_length // steps[-1][0]) if steps and at == len(steps) else longest
 
+    def is_loop(self, source: str, translation: str) -> bool:
+        """Whether a translation repeats itself more than the targets of training do, and more than its source."""
+        return bool(self.repeats) and count_repeats(translation) > max(self.repeats, count_repeats(source))
+
     def to_entry(self) -> dict[str, Any]:
         """Return the facts as JSON values."""
         return {**asdict(self), "rules": {name: rule._asdict() for name, rule in self.rules.items()}}
@@ -126,6 +133,7 @@ class TextFacts:
         version = entry.get("version", 0)
         if _is_count(version) and version > VERSION:
             raise unusable("version", version, f"this release reads up to {VERSION}; install a newer one")
+        entry = _ADDED | entry
         for name, is_usable in _CHECKS.items():
             if name not in entry or not is_usable(entry[name]):
                 raise unusable(name, entry.get(name), "it was edited or damaged; train again")
@@ -197,6 +205,9 @@ def _are_rules(value: Any) -> bool:
     )
 
 
+# Values of fields that older entries lack.
+_ADDED = {"repeats": 0}
+
 # Tests of the values of each field.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "version": lambda value: _is_count(value) and value == VERSION,
@@ -207,6 +218,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "items": lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)),
     "source_length": _is_count,
     "target_lengths": _are_steps,
+    "repeats": _is_count,
     "spellings": _is_texts,
     "words": _is_texts,
     "lookalikes": _is_texts,

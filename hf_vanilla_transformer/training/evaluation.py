@@ -357,6 +357,9 @@ class Evaluation:
         translations = self.translations(model, test)
         scores = scores_by_direction(self.text, test, translations, tokenize, metrics)
         entries = {f"test_{name}": value for name, value in scores.items()}
+        facts, pairs = TextFacts.of(model.generation_config), [*zip(test["source"], translations, strict=True)]
+        entries["test_empty_outputs"] = sum(bool(source.strip()) and not text.strip() for source, text in pairs)
+        entries["test_loops"] = sum(facts.is_loop(source, text) for source, text in pairs)
         return translations, entries, bleu_fault(test["target"][:], tokenize) if "bleu" in metrics else None
 
     def translate_samples(self, model: PreTrainedModel) -> tuple[str, list[Sample]]:

@@ -215,6 +215,9 @@ def end_summary(results: Results, output_dir: str) -> str:
             scores = (f"{entries[f'test_{key}_{name}']:.2f} {title}" for key, title in main_metrics.items())
             lines.append(f"  {name:<20} {', '.join(scores)}")
         lines.append(f"             of {output}s by `vanilla-transformer translate` with its defaults")
+        faults = {"are empty": entries.get("test_empty_outputs"), "loop": entries.get("test_loops")}
+        if found := [f"{number} {what}" for what, number in faults.items() if number]:
+            lines.append(f"             of {len(results.translations)} {output}s, {' and '.join(found)}")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
     lines += rule_lines(entries.get("text_rules", {}))

@@ -24,6 +24,7 @@ from ..pretrained.text_facts import set_facts, vocabulary_digest, vocabulary_siz
 from ..text.casing import usual_spellings
 from ..text.facts import Decision, TextFacts
 from ..text.premises import MOST, Evidence, evidence_of, learned_items, noise_faults, rules_of
+from ..text.repetition import usual_repeats
 from ..text.spelling import MAX_CORRECTED, Lexicon, corrected_share, lexicon_of
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 
@@ -104,6 +105,7 @@ def learn_facts(
         items=learned_items(training.evidence, has_placeholders(tokenizer))[:MAX_ITEMS],
         source_length=int(source_lengths.max(initial=0)),
         target_lengths=_target_lengths(source_lengths, target_lengths),
+        repeats=usual_repeats(training.sample["target"]),
         words={language: _joined(lexicon.words) for language, lexicon in lexicons.items()},
         lookalikes={language: _joined(lexicon.lookalikes) for language, lexicon in lexicons.items()},
         vocabulary_sizes=sizes,

@@ -257,6 +257,20 @@ def test_facts_survive_saving_and_new_tokens(copying, trained_on, tmp_path):
     assert facts_of(settings, more).words == {"": "sees"}
 
 
+def test_a_translation_that_loops_is_remarked(copying, trained_on):
+    model, tokenizer = copying
+    trained_on(repeats=2)
+    translator = Translator(model, tokenizer)
+    (text,) = translator.prepare(["The dog sees"])
+    written = [Hypothesis("The dog " * number + "sees") for number in (2, 3)]
+    (row,) = translator.restore(text.sentences, [written])
+    assert [hypothesis.remarks for hypothesis in row] == [None, ["loop"]]
+    # Models of earlier releases do not know what is usual.
+    entry = dict(getattr(model.generation_config, ENTRY))
+    del entry["repeats"]
+    assert TextFacts.from_entry(entry).repeats == 0
+
+
 def test_outputs_may_be_as_long_as_in_training(copying, trained_on):
     assert OutputLimits(copying[0])(4) == 54
     trained_on(target_lengths=[[3, 9], [5, 100], [9, 20], [30, 300]])

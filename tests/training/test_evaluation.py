@@ -1,5 +1,7 @@
 """After training: the choice between model and average, and the samples."""
 
+from types import SimpleNamespace
+
 import datasets
 import pytest
 from transformers import AutoTokenizer
@@ -43,7 +45,7 @@ def test_tokenized_text_is_scored_as_it_is(finished, monkeypatch):
     for tokenize in ("13a", "none"):
         args = VanillaTransformerTrainingArguments(str(finished), bleu_tokenize=tokenize, use_cpu=True)
         evaluated = Evaluation(text, AutoTokenizer.from_pretrained(finished), args)
-        _, test, _ = evaluated.score_test(None)
+        _, test, _ = evaluated.score_test(SimpleNamespace(generation_config=None))
         for name in ("bleu", "lowercase_bleu"):
             assert f"tok:{tokenize}|" in test[f"test_{name}_signature"]
         _, entries = evaluated.choose_model()

@@ -149,6 +149,8 @@ class TestEnd:
         assert "note         BLEU says little about this text: 9 of 9 references" in report.end_summary(results, "x")
 
     def test_with_scores(self):
+        looping = report.end_summary(results_of(test_loops=3, test_empty_outputs=0), "my-model")
+        assert "of 1 translations, 3 loop" in looping and "empty" not in looping
         text = report.end_summary(results_of(), "my-model")
         assert text.startswith("translations of test pairs\n\nsource       w1 w2\nreference    w2 w1\n")
         rows = [line.split() for line in text.splitlines() if line.startswith("test ")]

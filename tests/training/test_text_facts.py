@@ -41,7 +41,7 @@ def test_the_model_knows_its_training_text(tmp_path, streaming, several):
     facts = facts_of(settings, experiment.tokenizer)
     lengths = [len(experiment.tokenizer(source)["input_ids"]) for source, _ in pairs]
     assert facts.source_length == max(lengths) and facts.target_lengths[-1][0] == max(lengths)
-    assert facts.has_capitals and facts.usual_case == "sentence"
+    assert facts.has_capitals and facts.usual_case == "sentence" and facts.repeats == 3
     assert ("sentences" in facts.active) is not several and "numbers" not in facts.active
     assert ENTRY in GenerationConfig.from_pretrained(tmp_path / "model").to_diff_dict()
     # Exports keep them too.

@@ -1,0 +1,39 @@
+"""Blocks of text in immediate succession, of which a translation that loops has more than the targets of training."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+# Longest block, in words.
+MAX_BLOCK = 8
+
+# Share of texts with more repeats than usual: training text may have loops too.
+UNUSUAL_SHARE = 0.001
+
+
+def count_repeats(text: str) -> int:
+    """Return how often a block of up to `MAX_BLOCK` words, or of characters in a single word, stands in a row.
+
+    Each block is compared with the one before it, so that the result is at least 1.
+    """
+    words = text.split()
+    units: Sequence[str] = words if len(words) > 1 else text.strip()
+    return max((_repeats_of(size, units) for size in range(1, min(MAX_BLOCK, len(units) // 2) + 1)), default=1)
+
+
+def _repeats_of(size: int, units: Sequence[str]) -> int:
+    most = run = 0
+    for unit, later in zip(units, units[size:], strict=False):
+        run = run + 1 if unit == later else 0
+        most = max(most, run)
+    return most // size + 1
+
+
+def usual_repeats(texts: Iterable[str]) -> int:
+    """Return the repeats that all but an unusual few of the texts have at most; 0 without texts."""
+    counts = Counter(map(count_repeats, texts))
+    above = 0
+    for repeats in sorted(counts, reverse=True):
+        above += counts[repeats]
+        if above > UNUSUAL_SHARE * counts.total():
+            return repeats
+    return 0
