@@ -7,14 +7,17 @@ The text is named by the same options as in `train`. For example:
     vanilla-transformer inspect --train_file words.tsv --tokenizer_name_or_path my-tokenizer
 
 For each problem, it prints the number of pairs and the first few, source above target. Problems are identical sides,
-duplicate pairs, very different lengths, a script or language that differs from the rest of the side and, with a
-tokenizer, mostly unknown tokens. The text is read twice and not changed.
+duplicate pairs, very different lengths, a script or language that differs from the rest of the side, both languages
+in one text, targets with many words of their source and, with a tokenizer, mostly unknown tokens. For validation and
+test pairs, it also lists characters that are much rarer in training, such as another apostrophe. The text is read a
+few times and not changed.
 """
 
 import re
 import unicodedata
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import chain
 from shutil import get_terminal_size
 from typing import Any
 
@@ -33,6 +36,9 @@ FIELDS = (
     "source_column", "target_column", "feature_columns", "feature_separator", "source_lang", "target_lang",
     "dataset_name", "dataset_config_name", "toy_corpus", "cache_dir",
 )  # fmt: skip  # a table by topic, not a column
+
+# Most characters to show per split.
+MAX_CHARACTERS = 20
 
 # Characters that would move the cursor or end the line.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -54,16 +60,22 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..data.inspection import inspect_pairs
+        from ..data.inspection import count_characters, inspect_pairs, unfamiliar_characters
         from ..data.splits import located_splits
         from ..pretrained.loading import load_tokenizer
     (data_args,) = parse_dataclasses([DataArguments], arguments)
     splits, tokenizer = located_splits(data_args), None
     if arguments.tokenizer_name_or_path:
         tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
+    others = [split for split in splits if split.partition(",")[0] != "train"]
+    parts = splits.keys() - {*others} if others else ()
+    training = count_characters(chain.from_iterable(splits[part]() for part in parts)) if parts else {}
     for split, read in splits.items():
         number, findings = inspect_pairs(read, tokenizer, arguments.examples, bool(data_args.feature_columns))
-        print("\n".join(_report(split, number, findings)))
+        lines = [*_report(split, number, findings)]
+        if training and split in others:
+            lines += _characters(split, unfamiliar_characters(count_characters(read()), training))
+        print("\n".join(lines))
 
 
 def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:
@@ -75,6 +87,19 @@ def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:
         for place, pair in finding.examples:
             yield f"  {place:{indent}}  {truncated(pair['source'], width)}"
             yield f"  {'':{indent}}  {truncated(pair['target'], width)}"
+    yield ""
+
+
+def _characters(split: str, found: list[Any]) -> Iterator[str]:
+    if not found:
+        return
+    yield f"{split}: characters that are much rarer in training"
+    for side, character, number, in_training in found[:MAX_CHARACTERS]:
+        name = unicodedata.name(character, "unnamed").lower()
+        shown = "" if CONTROL.match(character) or unicodedata.combining(character) else f" {character}"
+        yield f"  {side} U+{ord(character):04X}{shown}, {name}: {number}, {in_training} in training"
+    if len(found) > MAX_CHARACTERS:
+        yield f"  and {len(found) - MAX_CHARACTERS} others"
     yield ""
 
 

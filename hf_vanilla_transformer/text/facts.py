@@ -133,7 +133,7 @@ class TextFacts:
         version = entry.get("version", 0)
         if _is_count(version) and version > VERSION:
             raise unusable("version", version, f"this release reads up to {VERSION}; install a newer one")
-        entry = _ADDED | entry
+        entry = {**_ADDED, **entry}
         for name, is_usable in _CHECKS.items():
             if name not in entry or not is_usable(entry[name]):
                 raise unusable(name, entry.get(name), "it was edited or damaged; train again")

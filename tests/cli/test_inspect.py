@@ -54,6 +54,18 @@ def test_every_split_and_the_places_in_files_with_a_header(files, tmp_path, caps
     assert printed.count("  line 4  A cow.\n") == 3
 
 
+def test_characters_that_training_hardly_has(tmp_path, capsys):
+    train = write_lines(tmp_path / "train.tsv", ["it's a dog\tein Hund"] * 9)
+    test = write_lines(tmp_path / "test.tsv", [f"it’s a dog{i}\tein Hu\u0301nd" for i in range(9)])
+    printed = run(capsys, "--train_file", train, "--test_file", test, "--examples", 0)
+    first, *lines = printed.split("test: characters")[1].splitlines()
+    assert lines[0] == "  source U+2019 ’, right single quotation mark: 9, 0 in training"
+    # A combining mark does not move onto the text before it.
+    assert "  target U+0301, combining acute accent: 9, 0 in training" in lines
+    alone = run(capsys, "--train_file", train, "--test_file", train, "--examples", 0)
+    assert "characters" not in alone
+
+
 def test_options_of_train_that_hold_pairs_out_do_not_move_lines(files, capsys):
     more = ("--validation_split_size", "1", "--max_train_samples", "1", "--train_weight", "2")
     assert "  line 3  A cow." in run(capsys, *files, *more)

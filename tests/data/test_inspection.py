@@ -7,7 +7,7 @@ import pytest
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.data import inspection
-from hf_vanilla_transformer.data.inspection import inspect_pairs, oddities
+from hf_vanilla_transformer.data.inspection import count_characters, inspect_pairs, oddities, unfamiliar_characters
 from hf_vanilla_transformer.data.toy_corpus import load_toy_corpus
 from tables import looped
 
@@ -93,6 +93,18 @@ class TestOddText:
         assert found_in(pairs) == {"target_language"}
         assert found_in([pair[::-1] for pair in pairs]) == {"source_language"}
 
+    def test_targets_with_words_of_both_languages(self, corpus):
+        """Every tenth target also has a source, its own or another."""
+        other = [pair if i % 10 else (pair[0], f"{pair[1]} {corpus[i - 1][0]}") for i, pair in enumerate(corpus)]
+        assert found_in(other) == {"target_mixed"} and found_in([pair[::-1] for pair in other]) == {"source_mixed"}
+
+    def test_targets_of_half_translated_sources(self, corpus):
+        def half(text):
+            return " ".join(text.split()[: len(text.split()) // 2])
+
+        pairs = [(source, f"{half(source)} {half(target)}") for source, target in corpus]
+        assert "copied" in found_in([pair if i % 2 else corpus[i] for i, pair in enumerate(pairs)])
+
     def test_one_pair(self):
         assert found_in([("a cat", "un gato")] * 200) == {"repeated"}
 
@@ -104,6 +116,16 @@ class TestOddText:
         shifted = [(s, "".join(chr(ord(letter) + 0x400) for letter in t)) for s, t in corpus]
         assert found_in(shifted, tokenizer) == {"target_unknown"}
         assert found_in([pair[::-1] for pair in shifted], tokenizer) == {"source_unknown"}
+
+
+def test_characters_that_training_hardly_has():
+    def counted(*pairs):
+        return count_characters([("", {"source": source, "target": target}) for source, target in pairs])
+
+    training = counted(*[("a'b", "â")] * 1000, *[("a’b", "ẽ")] * 10)
+    found = unfamiliar_characters(counted(*[("a’b", "e\u0303")] * 5, *[("x", "y")] * 4), training)
+    assert found == [("source", "’", 5, 10), ("target", "e", 5, 0), ("target", "\u0303", 5, 0)]
+    assert unfamiliar_characters(counted(*[("a'b", "â")] * 100), training) == []
 
 
 class TestInspectPairs:
