@@ -5,9 +5,9 @@ Files hold one segment per line, detokenized UTF-8, plain or .gz. For example:
     vanilla-transformer evaluate --predictions test.hyp --references test.de
     zcat test.hyp.gz | vanilla-transformer evaluate --predictions - --references test.de.gz --json scores.json
 
-Several systems, in one table:
+Several systems in one table, and whether they differ significantly from the first:
 
-    vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de
+    vanilla-transformer evaluate --predictions baseline.hyp new.hyp --references test.de --significance
 
 Outputs that are right or wrong as a whole, by error rates (WER, SER) of sources, which may have several references:
 
@@ -103,6 +103,8 @@ def add_arguments(parser: OneLineParser) -> None:
         help="What ser counts: characters, symbols between white space, or atoms and bonds (default: by how the "
         "references are written).",
     )
+    significance = "Also compare systems with the first one by paired bootstrap resampling (not wer and ser)."
+    scoring.add_argument("--significance", **SWITCH, help=significance)
     scoring.add_argument("--lowercase", **SWITCH, help="Ignore case.")
     scoring.add_argument(
         "--tokenize",
@@ -143,6 +145,8 @@ def _check(arguments: Namespace) -> None:
         raise ValueError("`sets` names no test set; give at least one, such as multi30k/2016")
     if repeated := [path for path in arguments.predictions if arguments.predictions.count(path) > 1]:
         raise ValueError(f"`predictions` lists {repeated[0]} twice; list each system once")
+    if arguments.significance and len(arguments.predictions) == 1:
+        raise ValueError("`significance` compares systems, but `predictions` names one; name the baseline first")
     for k in arguments.top_k or ():
         check_range(POSITIVE, top_k=k)
     inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources, arguments.pairs]
@@ -212,7 +216,7 @@ def _set_names(arguments: Namespace) -> list[str]:
 
 def _score(arguments: Namespace, data: _TestData) -> dict[str, SystemScores]:
     with importing():
-        from ..training.metrics import top_k_accuracy, translation_scores
+        from ..training.metrics import METRIC_NAMES, paired_bootstrap, top_k_accuracy, translation_scores
     symbols = arguments.symbols or _notation(data).algorithm
     options: Any = {"lowercase": arguments.lowercase, "sources": data.sources or None, "symbols": symbols}
     metrics = _metric_names(arguments, data)
@@ -230,6 +234,11 @@ def _score(arguments: Namespace, data: _TestData) -> dict[str, SystemScores]:
     for path, lists in data.hypotheses.items():
         with as_value_errors(f"{path}, "):
             scores[path] |= top_k_accuracy(lists, data.references, arguments.top_k, **options)
+    if arguments.significance:
+        keys = [key for key in metrics if key in METRIC_NAMES]
+        p_values = paired_bootstrap(data.systems, data.references, keys, arguments.lowercase, _tokenizer(arguments))
+        for path, values in p_values.items():
+            scores[path]["p_values"] = values
     if arguments.comet:
         for path, score in comet_scores(data.systems, data.sources, data.references, arguments.comet).items():
             scores[path] |= {"comet": score, "comet_model": arguments.comet}
@@ -289,7 +298,20 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScore
     header = ("", *names.values())
     rows = [(path, *(_shown(key, system) for key in names)) for path, system in scores.items()]
     table = _aligned([header, *rows], "<" + ">" * len(names))
-    return [table, _aligned([(name, notes[key]) for key, name in names.items()], "<<"), *remarks]
+    signatures = _aligned([(name, notes[key]) for key, name in names.items()], "<<")
+    return [table, *_p_values(scores, names), signatures, *remarks]
+
+
+def _p_values(scores: dict[str, SystemScores], names: dict[str, str]) -> list[str]:
+    """Return the table of p-values, if there are any."""
+    baseline, *others = scores
+    rows = [(path, scores[path].get("p_values", {})) for path in others]
+    keys = [key for key in names if any(key in values for _, values in rows)]
+    if not keys:
+        return []
+    table = [(f"p, against {baseline}", *(names[key] for key in keys))]
+    table += [(path, *(f"{values[key]:.3f}" for key in keys)) for path, values in rows]
+    return [_aligned(table, "<" + ">" * len(keys))]
 
 
 def _shown(key: str, scores: SystemScores) -> str:

@@ -18,6 +18,7 @@ try:
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import MAX_NGRAM_ORDER
+    from sacrebleu.significance import PairedTest
 except ImportError as error:
     raise ImportError(
         f"{__name__} needs the package {error.name!r}; install it with `{install_command('train')}`"
@@ -105,6 +106,40 @@ def translation_scores(
         own = {name: errors[name] for key in rates for name in (key, f"{key}_signature")}
         return {**own, **scores, "exact_match": errors["exact_match"]}
     return {**scores, "exact_match": _exact_matches(predictions, rows, lowercase)}
+
+
+def paired_bootstrap(
+    systems: Mapping[str, Sequence[str]],
+    references: References,
+    metrics: Iterable[str] = FAST_METRICS,
+    lowercase: bool = False,
+    tokenize: str | None = None,
+) -> dict[str, dict[str, float]]:
+    """Compare systems with the first one by paired bootstrap resampling, on 1,000 samples of the test set.
+
+    Args:
+        systems: Predictions by name.
+        references: As for `translation_scores`.
+        metrics: Keys of `METRIC_NAMES`.
+        lowercase: As for `translation_scores`.
+        tokenize: As for `translation_scores`.
+
+    Returns:
+        For each system but the first, the p-value of the difference in each metric: the share of samples in which
+        equally good systems would differ at least this much.
+    """
+    rows = [_check_translations(predictions, references) for predictions in systems.values()][0]
+    _, *others = systems
+    values: dict[str, dict[str, float]] = {name: {} for name in others}
+    for key, metric in _prepare(metrics, rows, lowercase, tokenize).items():
+        results: dict[str, list[Any]] = PairedTest([*systems.items()], {key: metric}, None, "bs")()[1]
+        # The rest is under the metric's own name, which metrics may share.
+        del results["System"]
+        ((baseline, *compared),) = results.values()
+        for name, result in zip(others, compared, strict=True):
+            # For equal scores, sacreBLEU returns the smallest value.
+            values[name][key] = 1.0 if result.score == baseline.score else result.p_value
+    return values
 
 
 def top_k_accuracy(

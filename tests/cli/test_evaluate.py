@@ -117,9 +117,32 @@ class TestSeveralSystems:
         assert scores["systems"][1]["bleu"] == pytest.approx(100) and "tok:13a" in signatures
         assert signatures.splitlines()[-1].split() == "exact match % of 3 segments".split()
 
+    def test_significance(self, tmp_path, capsys):
+        """A worse system differs; an equal one, and one that differs in a single segment of many, do not."""
+        right = [f"the number {i} of all numbers is a number" for i in range(60)]
+        texts = {
+            "refs": right,
+            "baseline": [line.replace("number", "numer") for line in right],
+            "worse": [line[::-1] for line in right],
+            "equal": [line.replace("number", "numer") for line in right],
+            "close": [line.replace("number", "numer") for line in right[:-1]] + ["the number"],
+        }
+        paths = {name: write_lines(tmp_path / name, lines) for name, lines in texts.items()}
+        systems = [paths[name] for name in ("baseline", "worse", "equal", "close")]
+        options = ["--references", paths["refs"], "--metrics", "bleu", "chrf", "wer", "--significance"]
+        printed = run(capsys, "--predictions", *systems, *options, "--json", tmp_path / "scores.json")
+        found = {
+            each["predictions"]: each.get("p_values")
+            for each in json.loads((tmp_path / "scores.json").read_text())["systems"]
+        }
+        assert found[systems[0]] is None and found[systems[2]] == {"bleu": 1.0, "chrf": 1.0}
+        assert max(found[systems[1]].values()) < 0.01 and min(found[systems[3]].values()) > 0.05
+        assert ["p,", "against", systems[0], "BLEU", "chrF2"] in [line.split() for line in printed.splitlines()]
+
     @looped(
         ("options", "message"),
         [
+            (["--significance"], "--significance compares systems, but --predictions names one"),
             (["--comet"], "--comet needs the source sentences; give --sources"),
             (["--langpair", "en-de"], "--sets and --langpair belong together"),
             (["--sources", "-"], "standard input (-) is given twice but can be read only once; use a file instead"),
