@@ -49,6 +49,7 @@ def test_a_teacher_of_the_opposite_direction(teacher, finished, files, tmp_path)
 @pytest.mark.slow
 def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "student"
+    monkeypatch.setattr(teacher[0], "name_or_path", "me/teacher")
     compared = student_of(teacher, finished, folder, **files)
     printed = capsys.readouterr().out
     sources = {source for source, _ in sentences()}
@@ -56,7 +57,8 @@ def test_a_student_and_what_is_measured(teacher, finished, files, tmp_path, caps
     (made,) = folder.glob("distilled-*.translations.txt")
     assert len(list(filter(None, made.read_text().split("\n")))) == len(sources)
     assert AutoTokenizer.from_pretrained(folder).get_vocab() == teacher[1].get_vocab()
-    assert " and synthetic pairs." in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert " and synthetic pairs." in card and "base_model:\n- me/teacher\n" in card
     # The comparison agrees with the saved models.
     assert compared == json.loads((folder / "distillation.json").read_text())
     assert (compared["split"], compared["sentences"]) == ("test", 9)
