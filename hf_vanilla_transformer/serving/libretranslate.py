@@ -22,7 +22,7 @@ from ..documents.segments import unprotect
 from ..errors import DataError, one_line
 from .detection import AUTO, choose, detect_among
 from .engine import TranslationOptions
-from .service import FieldError, Service, Text
+from .service import FieldError, Service, Text, glossary_of
 
 # Translated documents kept for download.
 MAX_FILES = 32
@@ -44,6 +44,16 @@ def _one_file(value: Any) -> File:
     return value
 
 
+def _from_form(terms: Any) -> Any:
+    """Parse a form's glossary, an object as JSON; an empty field is none."""
+    if not isinstance(terms, str):
+        return terms
+    try:
+        return json.loads(terms) if terms else None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
 class _KeyedRequest(BaseModel):
     api_key: Text | None = Field(None, description="The server's key, if it has one.")
 
@@ -53,6 +63,10 @@ class _TranslationRequest(_KeyedRequest):
         description='Source language; "auto": the only one for the target language, or detected if there are several.'
     )
     target: Text = Field(description="Target language.")
+    # Not in LibreTranslate's API.
+    glossary: Annotated[dict[Text, Text] | None, BeforeValidator(_from_form)] = Field(
+        None, description="Source terms and their required translations; in a form, the object as JSON."
+    )
 
 
 class TranslateRequest(_TranslationRequest):
@@ -237,7 +251,9 @@ async def _translate(
     choice, probability = await choose(service.engine, body.source, body.target, texts)
     has_tags = [bool(segment.tags) for segment in segments]
     options = TranslationOptions(
-        num_hypotheses=count, with_alignments=any(has_tags) and choice.model.tokenizer.is_fast
+        num_hypotheses=count,
+        with_alignments=any(has_tags) and choice.model.tokenizer.is_fast,
+        glossary=glossary_of(body.glossary),
     )
     translated = iter(await service.translate(request, texts, choice, options, are_aligned=has_tags))
     ranked: list[list[str | bytes]] = []

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Annotated, Any
@@ -11,7 +11,8 @@ from pydantic import AfterValidator
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..errors import lone_surrogate
+from ..errors import lone_surrogate, one_line
+from ..inference.glossary import Glossary
 from .batching import InvalidRequest
 from .engine import Choice, Engine, TranslatedText, TranslationOptions
 from .limits import Limits
@@ -32,6 +33,14 @@ class FieldError(InvalidRequest):
 
     def __init__(self, name: str, problem: str):
         super().__init__(f"{name}: {problem}")
+
+
+def glossary_of(terms: Mapping[str, str] | None) -> Glossary | None:
+    """Return the glossary in a request's field `glossary`, if any."""
+    try:
+        return Glossary.of(terms) if terms else None
+    except ValueError as error:
+        raise FieldError("glossary", one_line(error)) from error
 
 
 @dataclass

@@ -7,13 +7,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass as request_dataclass
 
-from ..errors import one_line
 from ..inference.decoding import Hypothesis
-from ..inference.glossary import Glossary
 from ..options import NumBeams, SearchOptions
 from .detection import choose
 from .engine import TranslatedText, TranslationOptions
-from .service import FieldError, Service, Text
+from .service import Service, Text, glossary_of
 
 EXAMPLE: Any = {"text": "A dog runs.", "source": "en", "target": "es", "num_hypotheses": 2, "scores": True}
 CONFIG = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
@@ -43,12 +41,8 @@ class TranslationRequest(SearchOptions):
         search = {
             field.name: getattr(self, field.name) for field in fields(SearchOptions) if field.name not in sampling
         }
-        try:
-            glossary = Glossary.of(self.glossary) if self.glossary else None
-        except ValueError as error:
-            raise FieldError("glossary", one_line(error)) from error
         outputs = {"with_scores": self.scores, "with_alignments": self.alignments}
-        return TranslationOptions(**search, **outputs, glossary=glossary)
+        return TranslationOptions(**search, **outputs, glossary=glossary_of(self.glossary))
 
 
 class HypothesisResponse(BaseModel):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 from libretranslatepy import LibreTranslateAPI
@@ -58,6 +60,48 @@ def test_inline_tags_go_with_their_words(client):
     body = {"q": "<p>the <b>small cat</b> {name} sleeps <br> no</p>", **PAIR, "format": "html"}
     text = client.post("/translate", json=body).json()["translatedText"]
     assert text.count("<b>") == text.count("</b>") == text.count("<br>") == text.count("{name}") == 1
+
+
+class TestGlossary:
+    TERMS = {"house": "gato perros", "no": "vemos"}
+
+    def test_as_in_the_other_route(self, client):
+        texts = ["a red house", "no"]
+        body = {"text": texts, **PAIR, "glossary": self.TERMS}
+        expected = [each["text"] for each in client.post("/v1/translations", json=body).json()["translations"]]
+        assert "gato perros" in expected[0] and "vemos" in expected[1]
+        for glossary in (self.TERMS, json.dumps(self.TERMS)):
+            answer = client.post("/translate", json={"q": texts, **PAIR, "glossary": glossary})
+            assert answer.json() == {"translatedText": expected}
+        form = {"q": texts, **PAIR, "glossary": json.dumps(self.TERMS)}
+        assert client.post("/translate", data=form).json() == {"translatedText": expected}
+
+    @looped("glossary", [{}, None, ""])
+    def test_none(self, client, glossary):
+        body = {"q": "a red house", **PAIR}
+        answer = client.post("/translate", json=body | {"glossary": glossary})
+        assert answer.json() == client.post("/translate", json=body).json()
+
+    def test_documents(self, client):
+        data = {**PAIR, "glossary": json.dumps(self.TERMS)}
+        page = b"<p>a <b>red</b> house</p>"
+        answer = client.post("/translate_file", data=data, files={"file": ("a.html", page)})
+        assert "gato perros" in client.get(answer.json()["translatedFileUrl"]).text
+
+    @looped(
+        "glossary, message",
+        [
+            ("house=gato", "glossary: not JSON: "),
+            ("[" * 100_000, "glossary: not JSON: "),
+            ('["house"]', "glossary: Input should be a valid dictionary"),
+            ('{"house": 1}', "glossary.house: Input should be a valid string"),
+            ('{" ": "gato"}', "glossary: a glossary's term is empty"),
+            ('{"house": "\\ud800"}', "glossary.house: "),
+        ],
+    )
+    def test_mistakes_are_named(self, client, glossary, message):
+        answer = client.post("/translate", data={"q": "a", **PAIR, "glossary": glossary})
+        assert answer.status_code == 422 and answer.json()["error"].startswith(message)
 
 
 class TestFiles:
