@@ -3,6 +3,7 @@
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from transformers import (
     AutoConfig,
@@ -30,7 +31,9 @@ from .model.tokenization_vanilla_transformer import VanillaTransformerSharedToke
 def register() -> None:
     """Register configuration, models, tokenizers and the translation pipeline; later calls do nothing."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig)
-    AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel)
+    # Checkpoints of the encoder alone load as such, all others as the first class.
+    auto_models: Any = (VanillaTransformerModel, VanillaTransformerEncoderModel)
+    AutoModel.register(VanillaTransformerConfig, auto_models)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration)
     AutoModelForSequenceClassification.register(VanillaTransformerConfig, VanillaTransformerForSequenceClassification)
     AutoModelForTextEncoding.register(VanillaTransformerConfig, VanillaTransformerEncoderModel)

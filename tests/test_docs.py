@@ -246,6 +246,8 @@ def own_home(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("page", marked(page for page in PAGES if code_of("python", page)))
 def test_python_of_a_page_runs(page: str, folder: Path):
     """In a fresh process, where nothing is registered yet; blocks share no names."""
+    if page == "embeddings":
+        pytest.importorskip("sentence_transformers", reason="installed by the extra `dev`")
     blocks = [block.code for block in BLOCKS if (block.page, block.language) == (page, "python") and not block.title]
     run([sys.executable, "-c", "\n".join(f"exec({code!r}, {{}})" for code in blocks)], folder)
 

@@ -154,9 +154,10 @@ def check_target(input_ids: Any, inputs_embeds: Any) -> None:
     """Check that the decoder gets exactly one input."""
     if input_ids is None and inputs_embeds is None:
         raise ValueError(
-            "there is no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`. A `Trainer` with "
-            "`label_smoothing_factor` removes the labels before it calls the model; pass `model=` to "
-            "`DataCollatorForSeq2Seq`, so that it adds `decoder_input_ids`."
+            "there is no target: pass `labels`, `decoder_input_ids` or `decoder_inputs_embeds`; load the encoder "
+            "alone with `AutoModelForTextEncoding`. A `Trainer` with `label_smoothing_factor` removes the labels "
+            "before it calls the model; pass `model=` to `DataCollatorForSeq2Seq`, so that it adds "
+            "`decoder_input_ids`."
         )
     if input_ids is not None and inputs_embeds is not None:
         raise ValueError("pass only one of `decoder_input_ids` and `decoder_inputs_embeds`.")

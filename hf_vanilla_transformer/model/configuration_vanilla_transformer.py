@@ -216,6 +216,8 @@ class VanillaTransformerConfig(HubCodeMixin, PreTrainedConfig):
         if num_labels is not None and not (type(num_labels) is int and 0 <= num_labels <= MAX_LABELS):
             raise ValueError(f"`num_labels` is {num_labels!r}; it must be an integer from 0 to {MAX_LABELS}.")
         super().__post_init__(**kwargs)
+        # `AutoModel`, which has two classes for this configuration, looks for them here, and takes no None.
+        self.architectures = self.architectures or []
         # Earlier releases stored the size of a shared vocabulary twice.
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size == self.vocab_size:
             self.decoder_vocab_size = None

@@ -36,7 +36,9 @@ def code_files() -> list[Path]:
 def with_auto_map(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings in config.json or tokenizer_config.json with our `auto_map`, those in others unchanged."""
     if name == "config.json" and settings.get("model_type") == MODEL_TYPE:
-        return settings | {"auto_map": MODEL_AUTO_MAP}
+        encoder = MODEL_AUTO_MAP["AutoModelForTextEncoding"]
+        is_encoder = settings.get("architectures") == [encoder.rpartition(".")[2]]
+        return settings | {"auto_map": MODEL_AUTO_MAP | ({"AutoModel": encoder} if is_encoder else {})}
     if name == "tokenizer_config.json" and (tokenizer := settings.get("tokenizer_class")) in TOKENIZERS:
         # Slow and fast tokenizer.
         return settings | {"auto_map": {"AutoTokenizer": [None, f"{TOKENIZERS[tokenizer]}.{tokenizer}"]}}

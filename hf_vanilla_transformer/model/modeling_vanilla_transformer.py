@@ -598,7 +598,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerPreTrainedMod
 
 
 class VanillaTransformerEncoderModel(VanillaTransformerPreTrainedModel):
-    """The encoder alone; also loads from encoder-decoder checkpoints."""
+    """The encoder alone; also loads from encoder-decoder checkpoints.
+
+    What it saves loads with `AutoModel` too, and so in sentence-transformers.
+    """
 
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^model\.decoder\.", r"^lm_head\."]
 
