@@ -122,7 +122,7 @@ def score(
             log_probs = _token_log_probs(model, [pairs[i] for i in indices], forced_bos_token_id)
             for i, row in zip(indices, log_probs, strict=True):
                 ids = pairs[i][1]
-                tokens = list(tokenizer.convert_ids_to_tokens(ids))
+                tokens = list(getattr(tokenizer, "target_tokenizer", tokenizer).convert_ids_to_tokens(ids))
                 scores[i] = Score(ids, tokens, checked_scores(row[: len(ids)]))
     return [scores[i] for i in range(len(pairs))]
 

@@ -18,8 +18,11 @@ from typing import Any, Self, cast
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from .hub_code_vanilla_transformer import HubCodeMixin
+
+logger = logging.get_logger(__name__)
 
 # The tokenizer.json of separate vocabularies. Every loader reads this file: without the class, it fails with an error
 # that quotes this "version", instead of using the source vocabulary for both sides.
@@ -182,8 +185,8 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
     Encoding uses the source vocabulary, or the target's for `text_target`. Decoding (`decode`, `batch_decode`,
     `convert_ids_to_tokens` and `convert_tokens_to_string`) uses the target vocabulary, which generated ids belong to.
     Everything else (`encode`, `tokenize`, `get_vocab`, `convert_tokens_to_ids`, `vocab_size`, `len`) uses the source
-    vocabulary. For the other side use `source_tokenizer` and `target_tokenizer`, or
-    `decode(..., use_source_tokenizer=True)`.
+    vocabulary. For the other side use `source_tokenizer` and `target_tokenizer`, or `use_source_tokenizer=True` with
+    `decode` and `convert_ids_to_tokens`. `tokens()` of an encoding needs no choice.
 
     A model needs `len(tokenizer)` as its `vocab_size` and `target_vocab_size` as its `decoder_vocab_size`.
 
@@ -313,9 +316,24 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         encodings["labels"] = target_encodings["input_ids"]
         return encodings
 
-    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Convert one id or a list of ids of the target vocabulary to tokens."""
-        return self.target_tokenizer.convert_ids_to_tokens(ids, skip_special_tokens)
+    def convert_ids_to_tokens(
+        self, ids: Any, skip_special_tokens: bool = False, use_source_tokenizer: bool | None = None
+    ) -> Any:
+        """Convert one id or a list of ids to tokens of the target vocabulary, or of the source vocabulary.
+
+        Ids do not show their side, and tools such as inseq pass those of both sides alike. They get target tokens, as
+        from `MarianTokenizer`, and one warning if the source tokens differ; `use_source_tokenizer=False` avoids it.
+        """
+        source, target = (
+            side.convert_ids_to_tokens(ids, skip_special_tokens)
+            for side in (self.source_tokenizer, self.target_tokenizer)
+        )
+        if use_source_tokenizer is None and source != target:
+            logger.warning_once(
+                "`convert_ids_to_tokens` takes ids for those of target tokens; for source tokens, pass "
+                "`use_source_tokenizer=True` (for target tokens, False), or use `tokenizer.source_tokenizer`"
+            )
+        return source if use_source_tokenizer else target
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """Join tokens of the target vocabulary into a text."""

@@ -74,7 +74,7 @@ def attend(choice: Choice, sentence: Prepared, translation: str) -> AttendedPair
         (weights,) = cross_attentions(model, [(source_ids, target_ids)])
     return AttendedPair(
         readable_tokens(getattr(tokenizer, "source_tokenizer", tokenizer), source_ids),
-        readable_tokens(tokenizer, target_ids),
+        readable_tokens(getattr(tokenizer, "target_tokenizer", tokenizer), target_ids),
         weights,
     )
 

@@ -1,5 +1,6 @@
 import copy
 import json
+import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerFast
+from transformers.utils.logging import warning_once
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
 from hf_vanilla_transformer.model.hub_code_vanilla_transformer import add_code
@@ -56,6 +58,25 @@ def test_pair_decodes_the_target(pair: VanillaTransformerTokenizer) -> None:
     assert tokens == ["la", "alfombra", ",", "el", "gato"]
     assert pair.convert_tokens_to_string(tokens) == SPANISH[3]
     assert pair.convert_ids_to_tokens(2) == "</s>"
+
+
+def test_source_ids_have_source_tokens(pair: VanillaTransformerTokenizer, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(logging.getLogger("hf_vanilla_transformer"), "propagate", True)
+    warning_once.cache_clear()
+    inputs, targets = pair(ENGLISH, padding=True, return_tensors="pt"), pair(text_target=SPANISH)
+    ids, labels = inputs["input_ids"][0], targets["input_ids"][0]
+    expected = [*pair.tokenize(ENGLISH[0]), "</s>"]
+    assert [token for token in inputs.tokens(0) if token != "<pad>"] == expected
+    assert targets.tokens(0) == [*pair.target_tokenizer.tokenize(SPANISH[0]), "</s>"]
+    assert pair.convert_ids_to_tokens(ids, True, use_source_tokenizer=True) == expected[:-1]
+    assert pair.convert_ids_to_tokens(labels, use_source_tokenizer=False) == targets.tokens(0)
+    # Both sides agree on special tokens.
+    assert pair.convert_ids_to_tokens([1, 2]) == ["<s>", "</s>"]
+    assert not caplog.records
+    # The calls of tools that do not know of sides.
+    assert [pair.convert_ids_to_tokens(ids) for _ in range(2)] == [pair.target_tokenizer.convert_ids_to_tokens(ids)] * 2
+    (warning,) = caplog.records
+    assert "`use_source_tokenizer=True`" in warning.message
 
 
 def test_pair_pads_and_truncates_both_sides(pair: VanillaTransformerTokenizer) -> None:
