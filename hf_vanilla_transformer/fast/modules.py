@@ -18,7 +18,7 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, check_batch_sizes
+from ..model.checks_vanilla_transformer import LAYER_ARGUMENTS, NEUTRAL_ARGUMENTS, check_batch_sizes
 from ..model.compat_vanilla_transformer import CACHE, cache_argument
 from ..model.loss_vanilla_transformer import check_loss_arguments
 from ..model.masks_vanilla_transformer import bidirectional_mask, match_batch_size
@@ -157,6 +157,7 @@ class FastStack(VanillaTransformerStack):
 
     def _reject_with_packing(self, options: dict[str, Any], **arguments: Any) -> None:
         """Reject arguments that do not apply to packed sequences."""
+        arguments |= {name: options.get(name) for name in NEUTRAL_ARGUMENTS}
         arguments["output_attentions"] = options.get("output_attentions", self.config.output_attentions)
         for name, value in arguments.items():
             if value is not None and value is not False:

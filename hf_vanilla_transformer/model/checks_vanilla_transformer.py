@@ -4,7 +4,7 @@ Values are not checked under compilation, export or transforms, nor on accelerat
 """
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -33,12 +33,11 @@ LAYER_ARGUMENTS = frozenset(
     )
 )
 
-# Arguments of other models, and whether a value asks for what this model does anyway.
-NEUTRAL_ARGUMENTS: dict[str, Callable[[Tensor], Tensor | bool]] = {
-    # Always the positions after the cache.
-    "cache_position": lambda _: True,
-    "position_ids": lambda ids: ids.dim() > 0 and ids.diff().eq(1).all(),
-    **dict.fromkeys(("head_mask", "decoder_head_mask", "cross_attn_head_mask"), lambda mask: mask.eq(1).all()),
+# Arguments of other models, taken if they ask for what this model does anyway, and what that is.
+NEUTRAL_ARGUMENTS = {
+    "position_ids": "counts positions from the first token in `attention_mask`, cached ones included",
+    "cache_position": "appends to the cache",
+    **dict.fromkeys(("head_mask", "decoder_head_mask", "cross_attn_head_mask"), "masks no heads"),
 }
 
 # Remedies for `IGNORE_INDEX` in the ids of either side.
@@ -75,20 +74,44 @@ def check_arguments(arguments: dict[str, Any], known: Collection[str], config: A
             )
 
 
-def drop_neutral(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Drop `NEUTRAL_ARGUMENTS`, which tools pass to any model.
+def check_neutral(arguments: Mapping[str, Any], past: int | Tensor | None, leading_padding: Tensor | None) -> None:
+    """Check that `NEUTRAL_ARGUMENTS`, which tools pass to any model, ask for nothing else.
+
+    `past` tokens are cached, None without a cache; `leading_padding` (B, 1) precedes each row's first token.
 
     Raises:
-        ValueError: A value asks for something else.
+        ValueError: A value asks for something else, or is no tensor or numbers.
     """
-    for name in arguments.keys() & NEUTRAL_ARGUMENTS:
-        value = arguments[name]
-        if isinstance(value, Tensor) and can_branch_on(value) and not NEUTRAL_ARGUMENTS[name](value):
+    for name, reason in NEUTRAL_ARGUMENTS.items():
+        value = arguments.get(name)
+        if value is None or torch.compiler.is_compiling():
+            continue
+        try:
+            values = torch.atleast_1d(torch.as_tensor(value))
+            if not all(can_branch_on(x) for x in (values, past, leading_padding) if isinstance(x, Tensor)):
+                continue
+            expected = _neutral_values(name, values, past, leading_padding)
+            # Positions below 0 are those of padding.
+            values, expected, wrong = torch.broadcast_tensors(values, expected, values.ne(expected) & expected.ge(0))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"`{name}` is unsuitable ({error}), and this model {reason}; leave it out.") from None
+        if wrong.any():
+            index = tuple(wrong.nonzero()[0].tolist())
             raise ValueError(
-                f"`{name}` is given, but this model counts positions from the first token in `attention_mask` and "
-                "masks no heads; leave it out."
+                f"`{name}` has {values[index].item()} at {[*index]}, where this model has {expected[index].item()}: "
+                f"it {reason}; leave it out."
             )
-    return {name: value for name, value in arguments.items() if name not in NEUTRAL_ARGUMENTS}
+
+
+def _neutral_values(name: str, values: Tensor, past: int | Tensor | None, leading_padding: Tensor | None) -> Tensor:
+    """Return what this model uses in place of `values`."""
+    if name not in ("position_ids", "cache_position"):
+        return torch.ones(1, dtype=torch.long)
+    if name == "cache_position" and past is None:
+        # Positions in the decoder's cache, which the encoder gets too.
+        return values
+    positions = torch.arange(values.shape[-1]) + (0 if past is None else past)
+    return positions if name == "cache_position" or leading_padding is None else positions - leading_padding
 
 
 def check_tensor(x: Any, dims: int, name: str, weight: Any = None) -> None:

@@ -8,7 +8,7 @@ d_v value width, V target vocabulary, K classes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -31,16 +31,17 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .checks_vanilla_transformer import (
     LAYER_ARGUMENTS,
+    NEUTRAL_ARGUMENTS,
     PAD_SOURCES,
     PASS_LABELS,
     check_arguments,
     check_batch_sizes,
     check_id_range,
     check_mask,
+    check_neutral,
     check_states,
     check_target,
     check_tensor,
-    drop_neutral,
     to_integer_ids,
 )
 from .compat_vanilla_transformer import CACHE, cache_argument
@@ -253,13 +254,23 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return getattr(self.embed_tokens, "num_embeddings", None)
 
     def _embed(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, cache: Cache | None = None
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        mask: Tensor | None,
+        others: Mapping[str, Any],
+        cache: Cache | None = None,
     ) -> Tensor:
-        """Return the first layer's input (B, L, d): scaled embeddings plus positions, normalized if configured."""
+        """Return the first layer's input (B, L, d): scaled embeddings plus positions, normalized if configured.
+
+        `others` are further arguments of `forward`, to check.
+        """
         past = 0 if cache is None else cache.get_seq_length()
         embeds = self._scaled_embeddings(input_ids, inputs_embeds)
         check_mask(mask, embeds, past, f"`{self.input_prefix}attention_mask`", cache)
-        return self._add_positions(embeds, self.embed_positions(past, embeds.shape[1], count_leading_padding(mask)))
+        leading_padding = count_leading_padding(mask)
+        check_neutral(others, None if cache is None else past, leading_padding)
+        return self._add_positions(embeds, self.embed_positions(past, embeds.shape[1], leading_padding))
 
     def _scaled_embeddings(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
@@ -283,7 +294,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def _apply_layers(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Run (B, L, d) through all layers, which get the remaining arguments, and the final norm."""
-        kwargs = drop_neutral(kwargs)
+        kwargs = {name: value for name, value in kwargs.items() if name not in NEUTRAL_ARGUMENTS}
         check_arguments(kwargs, self.layer_arguments, self.config)
         for layer in self.layers:
             hidden_states = layer(hidden_states, *args, **kwargs)
@@ -324,7 +335,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         Raises:
             ValueError: Inputs are inconsistent or longer than the learned positions.
         """
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask)
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, kwargs)
         mask = bidirectional_mask(self.config, hidden_states, attention_mask)
         return BaseModelOutput(last_hidden_state=self._apply_layers(hidden_states, mask, **kwargs))
 
@@ -375,7 +386,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         past: Any = cache_argument(past_key_values, cache)
         if use_cache and past is None:
             past = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, past)
+        hidden_states = self._embed(input_ids, inputs_embeds, attention_mask, kwargs, past)
         mask = causal_mask(self.config, hidden_states, attention_mask, past)
         source: tuple[Any, ...] = (None, None)
         if encoder_hidden_states is not None:

@@ -323,6 +323,7 @@ class TestErrors:
             ("needs both `decoder_cu_seq_lens` and", {"decoder_cu_seq_lens": None, "decoder_max_length": None}),
             ("edges of 1 sequences, but `decode.* of 6", {"cu_seq_lens": torch.tensor([0, 20]), "max_length": 20}),
             ("`attention_mask` is set, but does not apply to packed", {"attention_mask": torch.ones(1, 20)}),
+            ("`position_ids` is set, but does not apply to packed", {"position_ids": torch.arange(20)[None]}),
             ("`output_attentions` is set", {"output_attentions": True}),
             (r"input of shape \(2, 10\); packed sequences share one row", {"input_ids": IDS[0, :20].view(2, 10)}),
             ("`input_ids` has 40 at", {"input_ids": IDS[:, :20] + 36}),

@@ -241,6 +241,17 @@ class TestCompile:
                 close(compiled(**given, use_cache=False).logits, model(**given, use_cache=False).logits)
         assert len(graphs) == 1
 
+    def test_arguments_that_change_nothing_break_no_graph(self):
+        """Their values are not read."""
+        model, graphs = one_layer_model().requires_grad_(False), []
+        given = {**BATCHES[0], "use_cache": False}
+        neutral = {"position_ids": torch.arange(5)[None], "head_mask": [1.0]}
+        compiled = torch.compile(model, backend=counting_backend(graphs), fullgraph=True)
+        exported = torch.export.export(model, (), given | neutral).module()
+        for graph in (compiled, exported):
+            close(graph(**given, **neutral).logits, model(**given).logits)
+        assert len(graphs) == 1
+
     @pytest.mark.parametrize(
         "options",
         [{}, pytest.param({"smoothing": 0.1}, marks=pytest.mark.slow), {"smoothing": 0.1, "skip_logits": True}],
