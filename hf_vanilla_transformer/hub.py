@@ -1,13 +1,14 @@
 """Publish saved models on the Hub, with their code and without private files in their folder."""
 
 import json
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, get_token
+import yaml
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
-from yaml import YAMLError
 
 from .errors import HUB_TOKEN, one_line, redacted
 from .files import atomic_folder, check_links, read_json_object
@@ -34,6 +35,11 @@ PUBLISHED_FILES = (
 )  # fmt: skip  # a table, not an expression
 # Not searched for tokens.
 BINARY_FILES = (".safetensors", ".png")
+
+# The metadata of a card, and those of its license.
+FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?P<metadata>.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+LICENSE_FIELDS = re.compile(r"^license(?:_name|_link)?[ \t]*:.*\n(?:[ \t-].*\n)*", re.MULTILINE)
+LICENSE_ID = re.compile(r"[a-z0-9][a-z0-9.-]*")
 
 SAVE_AGAIN = "save the model and its tokenizer there again"
 
@@ -148,18 +154,25 @@ def with_license(card: Path | bytes, license_id: str | None = None) -> tuple[Pat
     """Return a card whose metadata name a license, by its identifier on the Hub, and the license they name.
 
     Raises:
-        ValueError: The card is malformed.
+        ValueError: The card's metadata cannot be read, or the license is no such identifier.
     """
-    text = (card if isinstance(card, bytes) else card.read_bytes()).decode("utf-8", errors="replace")
+    if license_id == "other":
+        raise ValueError("`license` other needs its name and address: write license_name and license_link in the card")
+    if license_id is not None and not LICENSE_ID.fullmatch(license_id):
+        raise ValueError(f"`license` {license_id!r} is not an identifier of the Hub, such as apache-2.0 or cc-by-4.0")
+    text = (card if isinstance(card, bytes) else card.read_bytes()).decode("utf-8-sig", errors="replace")
+    match = FRONT_MATTER.match(text)
+    metadata = match["metadata"] if match else ""
     try:
-        content = ModelCard(text)
-    except (ValueError, YAMLError) as error:
+        named = (yaml.safe_load(metadata) or {}).get("license")
+    except (yaml.YAMLError, AttributeError) as error:
         raise ValueError(f"README.md: its metadata cannot be read ({one_line(error)}); correct them") from error
-    named = content.data.get("license")
     if license_id in (None, named):
         return card, named
-    content.data["license"] = license_id
-    return str(content).encode(), license_id
+    # As text, since another reader and writer would change what it does not know.
+    others = LICENSE_FIELDS.sub("", metadata)
+    rest = text[match.end() :] if match else text
+    return f"---\nlicense: {license_id}\n{others}---\n{rest}".encode(), license_id
 
 
 def write_files(files: Files, output_dir: str | Path) -> Path:

@@ -33,7 +33,8 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..pretrained.cards import USE, write_derived_card
+        from ..pretrained.cards import pipeline_use, write_derived_card
+        from ..pretrained.languages import example_direction
         from ..pretrained.loading import load_tokenizer
         from ..training.checkpoints import average_checkpoints, last_checkpoints
     quiet_unless_terminal()
@@ -53,7 +54,8 @@ def run(arguments: Namespace) -> None:
         made, sources = "The average of $sources", checkpoints
         if arguments.run_dir:
             made, sources = f"The average of {len(checkpoints)} checkpoints of $sources", [Path(arguments.run_dir)]
-        write_derived_card(folder, output.resolve().name, made, sources, USE)
+        title = output.resolve().name
+        write_derived_card(folder, title, made, sources, pipeline_use(title, example_direction(tokenizer)))
     print(f"{output}: the average of {', '.join(map(str, checkpoints))}")
 
 

@@ -38,6 +38,9 @@ COMET_MODEL = "Unbabel/wmt22-comet-da"
 # Columns of --pairs.
 PAIR_OPTIONS = ("source_column", "target_column", "feature_columns", "feature_separator")
 
+# Samples of fewer segments are too much alike.
+FEW_SEGMENTS = 50
+
 METRICS = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "wer", "ser")
 
 
@@ -147,6 +150,8 @@ def _check(arguments: Namespace) -> None:
         raise ValueError(f"`predictions` lists {repeated[0]} twice; list each system once")
     if arguments.significance and len(arguments.predictions) == 1:
         raise ValueError("`significance` compares systems, but `predictions` names one; name the baseline first")
+    if arguments.significance and arguments.metrics and {*arguments.metrics} <= {"wer", "ser"}:
+        raise ValueError("`significance` is not for wer and ser; add another metric, or leave it out")
     for k in arguments.top_k or ():
         check_range(POSITIVE, top_k=k)
     inputs = [*arguments.predictions, *(arguments.references or []), arguments.sources, arguments.pairs]
@@ -299,11 +304,11 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScore
     rows = [(path, *(_shown(key, system) for key in names)) for path, system in scores.items()]
     table = _aligned([header, *rows], "<" + ">" * len(names))
     signatures = _aligned([(name, notes[key]) for key, name in names.items()], "<<")
-    return [table, *_p_values(scores, names), signatures, *remarks]
+    return [table, *_p_values(scores, names, len(data.references)), signatures, *remarks]
 
 
-def _p_values(scores: dict[str, SystemScores], names: dict[str, str]) -> list[str]:
-    """Return the table of p-values, if there are any."""
+def _p_values(scores: dict[str, SystemScores], names: dict[str, str], number: int) -> list[str]:
+    """Return the table of p-values of so many segments, if there are any."""
     baseline, *others = scores
     rows = [(path, scores[path].get("p_values", {})) for path in others]
     keys = [key for key in names if any(key in values for _, values in rows)]
@@ -311,7 +316,8 @@ def _p_values(scores: dict[str, SystemScores], names: dict[str, str]) -> list[st
         return []
     table = [(f"p, against {baseline}", *(names[key] for key in keys))]
     table += [(path, *(f"{values[key]:.3f}" for key in keys)) for path, values in rows]
-    return [_aligned(table, "<" + ">" * len(keys))]
+    few = [f"p of only {number} segments says little"] if number < FEW_SEGMENTS else []
+    return [_aligned(table, "<" + ">" * len(keys)), *few]
 
 
 def _shown(key: str, scores: SystemScores) -> str:

@@ -41,7 +41,7 @@ FIELDS = (
 MAX_CHARACTERS = 20
 
 # Characters that would move the cursor or end the line.
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def add_arguments(parser: OneLineParser) -> None:
@@ -69,12 +69,13 @@ def run(arguments: Namespace) -> None:
         tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
     others = [split for split in splits if split.partition(",")[0] != "train"]
     parts = splits.keys() - {*others} if others else ()
-    training = count_characters(chain.from_iterable(splits[part]() for part in parts)) if parts else {}
+    has_features = bool(data_args.feature_columns)
+    training = count_characters(chain.from_iterable(splits[part]() for part in parts), has_features) if parts else {}
     for split, read in splits.items():
-        number, findings = inspect_pairs(read, tokenizer, arguments.examples, bool(data_args.feature_columns))
+        number, findings = inspect_pairs(read, tokenizer, arguments.examples, has_features)
         lines = [*_report(split, number, findings)]
         if training and split in others:
-            lines += _characters(split, unfamiliar_characters(count_characters(read()), training))
+            lines += _characters(split, unfamiliar_characters(count_characters(read(), has_features), training))
         print("\n".join(lines))
 
 
@@ -96,7 +97,7 @@ def _characters(split: str, found: list[Any]) -> Iterator[str]:
     yield f"{split}: characters that are much rarer in training"
     for side, character, number, in_training in found[:MAX_CHARACTERS]:
         name = unicodedata.name(character, "unnamed").lower()
-        shown = "" if CONTROL.match(character) or unicodedata.combining(character) else f" {character}"
+        shown = f" {character}" if unicodedata.category(character)[0] in "LNPS" else ""
         yield f"  {side} U+{ord(character):04X}{shown}, {name}: {number}, {in_training} in training"
     if len(found) > MAX_CHARACTERS:
         yield f"  and {len(found) - MAX_CHARACTERS} others"

@@ -22,7 +22,7 @@ from ..model.modeling_vanilla_transformer import (
     VanillaTransformerEncoderModel,
     VanillaTransformerForConditionalGeneration,
 )
-from ..pretrained.cards import USE, USE_ENCODER, write_derived_card
+from ..pretrained.cards import encoder_use, pipeline_use, write_derived_card
 from ..pretrained.loading import check_finite
 from .fields import (
     Overrides,
@@ -115,7 +115,7 @@ class Conversion:
     def _write_card(self, folder: Path, title: str) -> None:
         sources = [self.source] if self.source else []
         made = f"Converted from {'$sources' if sources else 'weights'}, of layout {self.layout.name}"
-        use = USE_ENCODER if self.encoder_only else USE
+        use = encoder_use(title) if self.encoder_only else pipeline_use(title) if self.tokenizer else None
         write_derived_card(folder, title, made, sources, use)
 
 

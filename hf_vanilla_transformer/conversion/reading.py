@@ -29,7 +29,7 @@ SETTINGS_KEYS = (
     "args", "cfg", "config", "settings", "hyper_parameters", "hparams", "model_args", "model_config", "opt",
 )  # fmt: skip  # a table, not an expression
 # Files to download with the weights.
-DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model")
+DESCRIPTIONS = ("*.json", "*.txt", "*.spm", "*.model", "README.md")
 # Limit on containers of settings in a file; Hydra configurations have a few dozen.
 MAX_NESTED_SETTINGS = 1000
 FETCH_AGAIN = "fetch the files again"

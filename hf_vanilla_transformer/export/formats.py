@@ -1,6 +1,8 @@
 """Export a saved model: one function for all formats."""
 
+import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,13 @@ from ..inference.ctranslate2 import check_settings
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..options import POSITIVE, check_range
 from ..pretrained.cards import LIBRARY, write_derived_card
+from ..pretrained.languages import Direction, example_direction
 from ..pretrained.loading import has_tokenizer, load_model, load_tokenizer
 from .ctranslate2 import write_ctranslate2
 from .marian import write_marian
 from .onnx import write_onnx
 from .page import write_page
-from .transformers_js import USE as TRANSFORMERS_JS_USE
-from .transformers_js import write_transformers_js
+from .transformers_js import transformers_js_use, write_transformers_js
 
 
 def _write_ctranslate2(model: Any, folder: Path, tokenizer: PreTrainedTokenizerBase | None, **options: Any) -> None:
@@ -64,29 +66,39 @@ class ExportFormat(NamedTuple):
         quantizations: Weight types to choose from.
         options: Names of its other options.
         library: Library that reads it, as the Hub names it.
-        use: Markdown for the card, in which `$model` stands for the name; None if `write` writes a card of its own.
+        use: Takes a model's name and, if it translates several directions, one of them; returns how to use it, as
+            Markdown for its card. None if `write` writes a card of its own.
     """
 
     write: Callable[..., None]
     quantizations: tuple[str, ...] = ("float32", "int8")
     options: tuple[str, ...] = ("max_positions",)
     library: str = LIBRARY
-    use: str | None = None
+    use: Callable[[str, Direction | None], str] | None = None
 
 
-_COMMAND = "```sh\n{} --model $model --input text.txt --output outputs.txt\n```\n"
+def _command(command: str, title: str, direction: Direction | None) -> str:
+    """Return how to use a model by a command."""
+    words = [*command.split(), "--model", title, "--input", "text.txt", "--output", "outputs.txt"]
+    words += ["--source_lang", direction[0], "--target_lang", direction[1]] if direction else []
+    return f"```sh\n{shlex.join(words)}\n```\n"
+
+
+def _command_of_checkout(command: str, title: str, direction: Direction | None) -> str:
+    return f"In a checkout of hf_vanilla_transformer:\n\n{_command(command, title, direction)}"
+
 
 EXPORT_FORMATS = {
     "ctranslate2": ExportFormat(
         _write_ctranslate2,
         ("float32", "float16", "int8", "int8_float16"),
         library="ctranslate2",
-        use=_COMMAND.format("vanilla-transformer translate --backend ctranslate2"),
+        use=partial(_command, "vanilla-transformer translate --backend ctranslate2"),
     ),
-    "onnx": ExportFormat(_write_onnx, use=_COMMAND.format("python scripts/onnx_translate.py")),
-    "transformers.js": ExportFormat(_write_transformers_js, library="transformers.js", use=TRANSFORMERS_JS_USE),
+    "onnx": ExportFormat(_write_onnx, use=partial(_command_of_checkout, "python scripts/onnx_translate.py")),
+    "transformers.js": ExportFormat(_write_transformers_js, library="transformers.js", use=transformers_js_use),
     "page": ExportFormat(_write_page, options=("max_positions", "node_modules")),
-    "marian": ExportFormat(_write_marian, (), (), "transformers", _COMMAND.format("vanilla-transformer translate")),
+    "marian": ExportFormat(_write_marian, (), (), "transformers", partial(_command, "vanilla-transformer translate")),
 }
 
 
@@ -128,7 +140,8 @@ def export_model(
             made = f"$sources, exported to {to}"
             relation = "quantized" if options.get("quantization", "float32") != "float32" else None
             title = Path(output_dir).resolve().name
-            write_derived_card(folder, title, made, [name], target.use, target.library, relation)
+            use = target.use(title, example_direction(tokenizer)) if tokenizer is not None else None
+            write_derived_card(folder, title, made, [name], use, target.library, relation)
     return Path(output_dir)
 
 

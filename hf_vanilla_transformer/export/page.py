@@ -82,13 +82,15 @@ def write_page(
 def _settings(model: Any, tokenizer: Any) -> dict[str, Any]:
     """Return what the page's program reads."""
     features = tokenizer.init_kwargs.get("feature_columns")
+    # Tags of several columns are typed into one field.
+    separator = tokenizer.init_kwargs.get("feature_separator") or (";" if features and features > 1 else None)
     example, *cells = (next((example.text for example in card_examples(model)), "")).split("\t")
     return {
         "isMultilingual": has_tags(tokenizer),
         "directions": language_pairs(tokenizer),
         "cutsSentences": "sentences" in facts_of(model.generation_config, tokenizer).active,
         "hasTags": bool(features),
-        "tagSeparator": tokenizer.init_kwargs.get("feature_separator"),
+        "tagSeparator": separator,
         "example": example,
-        "exampleTags": " ".join(cells),
+        "exampleTags": (separator or " ").join(cells),
     }

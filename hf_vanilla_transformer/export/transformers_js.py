@@ -19,14 +19,27 @@ from .onnx import write_onnx
 # so do the tokens of a separate target vocabulary.
 MARK = "\ufdd0"
 
+# Settings that are of no use to the library, or with which its pipeline fails.
+_UNUSED = (
+    "text_facts", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits",
+    "output_scores", "return_dict_in_generate",
+)  # fmt: skip  # names
+
 _DTYPES = {"float32": "fp32", "int8": "q8"}
 
 
-USE = """```js
-import { pipeline } from "@huggingface/transformers";
+def transformers_js_use(title: str, direction: tuple[str, str] | None = None) -> str:
+    """Return how to use an exported model; `direction` is one of several that it translates."""
+    name = json.dumps(f"./{title}", ensure_ascii=False)
+    example = f"{language_token(direction[1])} ..." if direction else "..."
+    languages = " A text begins with the token of its target language." if direction else ""
+    return f"""The folder, or its name on the Hub, is the model's name.{languages}
 
-const translator = await pipeline("translation", "$model");
-console.log(await translator("..."));
+```js
+import {{ pipeline }} from "@huggingface/transformers";
+
+const translator = await pipeline("translation", {name});
+console.log(await translator({json.dumps(example)}));
 ```
 """
 
@@ -57,10 +70,15 @@ def write_transformers_js(
     # The type names the fields that the library reads: ids, and how many layers have a cache.
     settings = config.to_dict() | {"model_type": "marian", "architectures": ["MarianMTModel"]}
     _save(folder / "config.json", settings | {"transformers.js_config": {"dtype": _DTYPES[quantization]}})
-    # Its search is greedy.
-    generation = model.generation_config.to_diff_dict() | {"num_beams": 1}
-    generation.pop("text_facts", None)
-    _save(folder / "generation_config.json", generation)
+    _save(folder / "generation_config.json", _generation_settings(model))
+
+
+def _generation_settings(model: Any) -> dict[str, Any]:
+    """Return the settings of its greedy search, which ends at the end token of these settings and returns text."""
+    settings = model.generation_config.to_diff_dict()
+    end = model.generation_config.eos_token_id
+    others = {name: value for name, value in settings.items() if name not in _UNUSED}
+    return others | {"num_beams": 1, "eos_token_id": model.config.eos_token_id if end is None else end}
 
 
 def tokenizer_definition(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], int | None]:

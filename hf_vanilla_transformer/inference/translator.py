@@ -14,6 +14,7 @@ from ..data.alignments import check_fast
 from ..data.features import Features
 from ..options import Range, check_choice, check_range
 from ..pretrained.languages import DIRECTLY, Direction, choose_pivot, recorded_pivots
+from ..pretrained.output_limits import OutputLimits
 from ..pretrained.teacher_forcing import position_limit, tightest_limit
 from ..text.protection import Link
 from ..text.sentences import TextLayout
@@ -105,6 +106,7 @@ class Translator:
             if pivot not in (None, DIRECTLY):
                 raise ValueError(f"`pivot` {pivot} goes with neither glossary nor reranker; leave it out")
             pivot = DIRECTLY
+        self._limits = OutputLimits(model)
         # Sentences of both legs, and those that were truncated.
         self.counts = Counter[str]()
         self._pivot_for = partial(choose_pivot, tokenizer, recorded_pivots(model), pivot)
@@ -224,7 +226,7 @@ class Translator:
         text, alignment = sentence.restore(hypothesis.text, links)
         remarks = {*(hypothesis.remarks or ()), *(["corrected"] if "typos" in sentence.rules else ())}
         remarks |= {"short"} if is_suspicious(sentence.source, text) else set()
-        remarks |= {"loop"} if self.preparation.facts.is_loop(sentence.source, text) else set()
+        remarks |= {"loop"} if self._limits.is_loop(sentence.source, text) else set()
         remarks |= {f"tag {tag}" for tag in sentence.unknown_tags}
         return replace(
             hypothesis,

@@ -1,12 +1,13 @@
 """Model cards: their example sentences, and the cards of models made from other models."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-from huggingface_hub import ModelCardData, metadata_load, try_to_load_from_cache
+from huggingface_hub import ModelCard, ModelCardData, metadata_load, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 
 MAX_EXAMPLES = 5
@@ -17,27 +18,8 @@ CARD = "README.md"
 # models have a library of their own, and the code example is in their card.
 LIBRARY = "hf_vanilla_transformer"
 
-# How to use a sequence-to-sequence model of this package.
-USE = """```python
-import hf_vanilla_transformer  # registers the model with the Auto classes
-from transformers import pipeline
-
-translate = pipeline("translation", model="$model")
-print(translate("..."))
-```
-"""
-
-# The same of an encoder.
-USE_ENCODER = """```python
-import hf_vanilla_transformer  # registers the model with the Auto classes
-from transformers import AutoModelForTextEncoding
-
-encoder = AutoModelForTextEncoding.from_pretrained("$model")
-```
-"""
-
-# Metadata that a model has from the models that it is made from, if they agree.
-_INHERITED = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag")
+# Metadata that a model has from the models that it is made from, if they agree; each row stands or falls together.
+_INHERITED = (("language",), ("license", "license_name", "license_link"), ("datasets",), ("pipeline_tag",))
 
 _DERIVED = """---
 {metadata}
@@ -46,10 +28,7 @@ _DERIVED = """---
 # {title}
 
 {made}.
-
-## Use
-
-{use}"""
+"""
 
 # Format of sample pairs in the cards of this package.
 SAMPLE = re.compile(r"^(?:direction: +(\S+) to (\S+)\n)?source: +(.+)$", re.MULTILINE)
@@ -81,9 +60,16 @@ def base_models(names: Iterable[str | Path]) -> list[str]:
     """Return names on the Hub: of these models, or for a folder, of the base models that its card names."""
     found: list[str] = []
     for name in map(str, names):
-        bases = _read(name)[1].get("base_model") or [] if Path(name).exists() else name
-        found += [bases] if isinstance(bases, str) else bases
+        found += _strings(_read(name)[1].get("base_model")) if Path(name).exists() else [name]
     return list(dict.fromkeys(found))
+
+
+def add_base_models(card: str | Path, names: Iterable[str | Path]) -> None:
+    """Name the models that a model learned from, such as its teachers, in the metadata of its card."""
+    if bases := base_models(names):
+        content = ModelCard.load(card)
+        content.data["base_model"] = list(dict.fromkeys([*_strings(content.data.get("base_model")), *bases]))
+        content.save(card)
 
 
 def write_derived_card(
@@ -91,7 +77,7 @@ def write_derived_card(
     title: str,
     made: str,
     sources: Sequence[str | Path],
-    use: str,
+    use: str | None,
     library: str = LIBRARY,
     relation: str | None = None,
 ) -> None:
@@ -102,34 +88,71 @@ def write_derived_card(
         title: Name of the model.
         made: How it was made, a sentence in which `$sources` stands for the names of the other models.
         sources: The other models: folders, files, or names on the Hub, whose cards are read only from its cache.
-        use: Markdown, in which `$model` stands for the model's name.
+        use: How to use it, Markdown; None if that is unknown.
         library: Library that loads the model.
-        relation: The Hub's `base_model_relation`, such as "quantized"; by default it is the Hub's guess.
+        relation: The Hub's `base_model_relation` to the sources, such as "quantized"; by default the Hub guesses it.
     """
+    shared: dict[str, Any] = {}
     first, *others = [_read(str(source))[1] for source in sources] or [{}]
-    shared = {
-        field: first[field]
-        for field in _INHERITED
-        if field in first and all(card.get(field) == first[field] for card in others)
-    }
+    for fields in _INHERITED:
+        if all(card.get(field) == first.get(field) for field in fields for card in others):
+            shared |= {field: first.get(field) for field in fields}
+    # The file is not here.
+    if not str(shared.get("license_link")).startswith("http"):
+        shared["license_link"] = None
+    # YAML 1.1 takes Norwegian for a Boolean.
+    if isinstance(languages := shared.get("language"), bool | list):
+        languages = languages if isinstance(languages, list) else [languages]
+        shared["language"] = ["no" if language is False else language for language in languages]
     bases = base_models(sources)
     metadata = ModelCardData(
         **shared,
         library_name=library,
         base_model=bases if len(bases) > 1 else next(iter(bases), None),
-        base_model_relation=relation if bases else None,
+        # Not that to the models that folders were made from.
+        base_model_relation=relation if bases and bases == [*map(str, sources)] else None,
     )
     text = _DERIVED.format(
         metadata=metadata.to_yaml(),
         title=title,
         made=Template(made).substitute(sources=", ".join(map(_link, sources))),
-        use=Template(use).substitute(model=title),
     )
-    Path(folder, CARD).write_text(text, encoding="utf-8")
+    Path(folder, CARD).write_text(text + (f"\n## Use\n\n{use}" if use else ""), encoding="utf-8")
+
+
+def pipeline_use(title: str, direction: tuple[str, str] | None = None) -> str:
+    """Return how to use a translation model of this package; `direction` is one of several that it translates."""
+    languages = ", src_lang={!r}, tgt_lang={!r}".format(*direction) if direction else ""
+    return f"""```python
+import hf_vanilla_transformer  # registers the model with the Auto classes
+from transformers import pipeline
+
+translate = pipeline("translation", model={json.dumps(title, ensure_ascii=False)})
+print(translate("..."{languages}))
+```
+"""
+
+
+def encoder_use(title: str) -> str:
+    """Return how to use an encoder of this package."""
+    return f"""```python
+import hf_vanilla_transformer  # registers the model with the Auto classes
+from transformers import AutoModelForTextEncoding
+
+encoder = AutoModelForTextEncoding.from_pretrained({json.dumps(title, ensure_ascii=False)})
+```
+"""
 
 
 def _link(source: str | Path) -> str:
-    return f"`{Path(source).name}`" if Path(source).exists() else f"[{source}](https://huggingface.co/{source})"
+    return (
+        f"`{Path(source).resolve().name}`" if Path(source).exists() else f"[{source}](https://huggingface.co/{source})"
+    )
+
+
+def _strings(value: Any) -> list[str]:
+    """Return a field's strings, of which there may be one or a list."""
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str)]
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
@@ -149,8 +172,9 @@ def _card(name: str) -> Path | None:
     """Return the path of a card in the model's folder or the Hub cache."""
     if not name:
         return None
-    if Path(name).is_dir():
-        return path if (path := Path(name, CARD)).is_file() else None
+    if Path(name).exists():
+        folder = Path(name) if Path(name).is_dir() else Path(name).parent
+        return path if (path := folder / CARD).is_file() else None
     try:
         cached = try_to_load_from_cache(name, CARD)
     except HFValidationError:

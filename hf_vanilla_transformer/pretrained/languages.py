@@ -174,6 +174,11 @@ def is_zero_shot(tokenizer: Any, source: str, target: str) -> bool:
     return (source, target) not in known and target in _targets(known) and source in tokenizer.languages
 
 
+def example_direction(tokenizer: Any) -> Direction | None:
+    """Return a direction to show, for a tokenizer whose sources carry tags for theirs; None for others."""
+    return tokenizer.directions[0] if has_tags(tokenizer) else None
+
+
 def language_pairs(tokenizer: Any) -> list[Direction]:
     """Return the (source, target) language pairs of a tokenizer, none if it does not record any."""
     if has_tags(tokenizer):

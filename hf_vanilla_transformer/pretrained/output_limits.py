@@ -1,4 +1,4 @@
-"""Output length limits for each sentence, independent of the rest of its batch."""
+"""Limits of each sentence's output, independent of the rest of its batch: its length, and its repetition."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,10 @@ LENGTH_BOUNDS = ("max_length", "max_new_tokens")
 
 
 class OutputLimits:
-    """Output length limits of a model: the paper's or, where training had longer targets, theirs with some room."""
+    """Limits of a model's outputs.
+
+    The length is the paper's limit or, where training had longer targets, theirs with some room.
+    """
 
     def __init__(self, model: Any) -> None:
         self._positions = position_limit(model.config)
@@ -48,6 +51,10 @@ class OutputLimits:
         trained = int(ROOM * self._facts.target_length(source_length)) + 1
         limit = max(source_length + EXTRA_OUTPUT_TOKENS, trained) + extra
         return min(limit, self._positions or limit)
+
+    def is_loop(self, source: str, output: str) -> bool:
+        """Whether an output repeats itself more than the targets of training and its source do."""
+        return self._facts.is_loop(source, output)
 
 
 def check_bounds(options: Mapping[str, Any]) -> None:

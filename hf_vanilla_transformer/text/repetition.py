@@ -1,26 +1,31 @@
 """Blocks of text in immediate succession, of which a translation that loops has more than the targets of training."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-# Longest block, in words.
+# Longest block, in words or in characters of a word.
 MAX_BLOCK = 8
 
 # Share of texts with more repeats than usual: training text may have loops too.
 UNUSUAL_SHARE = 0.001
 
+# Numbers and dashes repeat themselves.
+_WORD = re.compile(r"[^\W\d_]+")
+
 
 def count_repeats(text: str) -> int:
-    """Return how often a block of up to `MAX_BLOCK` words, or of characters in a single word, stands in a row.
+    """Return how often a block of up to `MAX_BLOCK` words, or of letters in a word, stands in a row; at least 1."""
+    words = _WORD.findall(text.casefold())
+    return max((_repeats(units) for units in (words, *set(words))), default=1)
 
-    Each block is compared with the one before it, so that the result is at least 1.
-    """
-    words = text.split()
-    units: Sequence[str] = words if len(words) > 1 else text.strip()
+
+def _repeats(units: Sequence[str]) -> int:
     return max((_repeats_of(size, units) for size in range(1, min(MAX_BLOCK, len(units) // 2) + 1)), default=1)
 
 
 def _repeats_of(size: int, units: Sequence[str]) -> int:
+    """Compare each unit with the one a block before it."""
     most = run = 0
     for unit, later in zip(units, units[size:], strict=False):
         run = run + 1 if unit == later else 0

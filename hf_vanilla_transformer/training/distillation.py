@@ -20,7 +20,7 @@ from ..files import atomic_write
 from ..inference.ctranslate2 import CTranslate2Model, ctranslate2_missing, load_ctranslate2
 from ..inference.translation import load, translate
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..pretrained.cards import CARD
+from ..pretrained.cards import CARD, add_base_models
 from ..pretrained.languages import is_multilingual, model_languages
 from .arguments import (
     ModelArguments,
@@ -31,7 +31,6 @@ from .arguments import (
 )
 from .experiment import train_translation
 from .metrics import translation_scores
-from .model_card import add_base_models
 from .plan import bleu_tokenizer
 from .run_folder import find_checkpoint
 from .setup import check_arguments, configuration

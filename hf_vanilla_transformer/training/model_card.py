@@ -162,14 +162,6 @@ def add_section(card: str | Path, title: str, content: str) -> None:
         file.write(f"{before}{heading}{content}\n{training}{after}".encode())
 
 
-def add_base_models(card: str | Path, models: Sequence[str | Path]) -> None:
-    """Name the models that a model learned from, such as its teachers, in the metadata of its card."""
-    if bases := base_models(models):
-        content = ModelCard.load(card)
-        content.data.base_model = [*dict.fromkeys([*(content.data.base_model or []), *bases])]
-        content.save(card)
-
-
 def read_card(card: str | Path) -> str:
     """Read a card to add sections to; raises ValueError if it is unreadable or has no section `## Training`."""
     try:

@@ -117,7 +117,7 @@ class TestSeveralSystems:
         assert scores["systems"][1]["bleu"] == pytest.approx(100) and "tok:13a" in signatures
         assert signatures.splitlines()[-1].split() == "exact match % of 3 segments".split()
 
-    def test_significance(self, tmp_path, capsys):
+    def test_significance(self, tmp_path, capsys, fail):
         """A worse system differs; an equal one, and one that differs in a single segment of many, do not."""
         right = [f"the number {i} of all numbers is a number" for i in range(60)]
         texts = {
@@ -137,6 +137,14 @@ class TestSeveralSystems:
         }
         assert found[systems[0]] is None and found[systems[2]] == {"bleu": 1.0, "chrf": 1.0}
         assert max(found[systems[1]].values()) < 0.01 and min(found[systems[3]].values()) > 0.05
+        assert "says little" not in printed
+        assert "--significance is not for wer and ser" in fail(
+            "--predictions", *systems, "--references", paths["refs"], "--metrics", "wer", "--significance"
+        )
+        few = [write_lines(tmp_path / name, ["a dog runs"]) for name in ("one", "two")]
+        assert "p of only 1 segments says little" in run(
+            capsys, "--predictions", *few, "--references", few[0], "--significance"
+        )
         assert ["p,", "against", systems[0], "BLEU", "chrF2"] in [line.split() for line in printed.splitlines()]
 
     @looped(

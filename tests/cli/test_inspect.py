@@ -56,12 +56,13 @@ def test_every_split_and_the_places_in_files_with_a_header(files, tmp_path, caps
 
 def test_characters_that_training_hardly_has(tmp_path, capsys):
     train = write_lines(tmp_path / "train.tsv", ["it's a dog\tein Hund"] * 9)
-    test = write_lines(tmp_path / "test.tsv", [f"it’s a dog{i}\tein Hu\u0301nd" for i in range(9)])
+    test = write_lines(tmp_path / "test.tsv", [f"it’s a dog{i}\tein Hu\u0301nd\u202e" for i in range(9)])
     printed = run(capsys, "--train_file", train, "--test_file", test, "--examples", 0)
     first, *lines = printed.split("test: characters")[1].splitlines()
     assert lines[0] == "  source U+2019 ’, right single quotation mark: 9, 0 in training"
     # A combining mark does not move onto the text before it.
     assert "  target U+0301, combining acute accent: 9, 0 in training" in lines
+    assert "  target U+202E, right-to-left override: 9, 0 in training" in lines
     alone = run(capsys, "--train_file", train, "--test_file", train, "--examples", 0)
     assert "characters" not in alone
 

@@ -45,9 +45,24 @@ def test_the_license_is_named(folder, tmp_path, capsys):
     main([*words, str(tmp_path / "another"), "--license", "cc-by-4.0"])
     card = ModelCard.load(tmp_path / "another" / "README.md")
     assert card.data.license == "cc-by-4.0" and card.text.strip() == "# A model"
+    # Whatever else the card says stays.
+    own = "license: other\nlicense_name: mine\nlicense_link: https://example.org\nlanguage: [no]\n"
+    (folder / "README.md").write_text(f"\ufeff---\n{own}---\n# A model\n", encoding="utf-8")
+    main([*words, str(tmp_path / "renamed"), "--license", "mit"])
+    changed = (tmp_path / "renamed" / "README.md").read_text(encoding="utf-8")
+    assert changed == "---\nlicense: mit\nlanguage: [no]\n---\n# A model\n"
     (folder / "README.md").write_text("# A model\n", encoding="utf-8")
+    main([*words, str(tmp_path / "first"), "--license", "mit"])
+    assert (tmp_path / "first" / "README.md").read_text() == "---\nlicense: mit\n---\n# A model\n"
+    capsys.readouterr()
     main(words[:-1])
     assert "names no license" in capsys.readouterr().out
+
+
+@looped("name, message", [("Apache 2.0", "not an identifier"), ("", "not an identifier"), ("other", "license_name")])
+def test_a_license_that_is_none(folder, refusal, name, message):
+    found = refusal("publish", "--model", folder, "--repo_id", "me/model", "--dry_run", "--license", name)
+    assert "--license" in found and message in found
 
 
 def test_a_card_whose_metadata_cannot_be_read(folder, refusal):

@@ -99,7 +99,8 @@ class TestFolder:
         for source, made in ((state, "weights"), (str(tmp_path / "old.safetensors"), "`old.safetensors`")):
             convert_checkpoint(source, tmp_path / made, **HEADS)
             card = (tmp_path / made / "README.md").read_text(encoding="utf-8")
-            assert f"Converted from {made}, of layout " in card and f'model="{made}"' in card
+            # Without a tokenizer, there is no simple use.
+            assert f"Converted from {made}, of layout " in card and "## Use" not in card
         convert_checkpoint(state, tmp_path / "encoder", encoder_only=True, **HEADS)
         assert 'AutoModelForTextEncoding.from_pretrained("encoder")' in (tmp_path / "encoder/README.md").read_text()
 

@@ -104,6 +104,8 @@ class TestOddText:
 
         pairs = [(source, f"{half(source)} {half(target)}") for source, target in corpus]
         assert "copied" in found_in([pair if i % 2 else corpus[i] for i, pair in enumerate(pairs)])
+        # If most targets are like that, it is the task.
+        assert "copied" not in found_in(pairs)
 
     def test_one_pair(self):
         assert found_in([("a cat", "un gato")] * 200) == {"repeated"}

@@ -48,7 +48,7 @@ class TestCards:
         [
             ("ctranslate2", "ctranslate2", "vanilla-transformer translate --backend ctranslate2 --model exported "),
             ("onnx", "hf_vanilla_transformer", "python scripts/onnx_translate.py --model exported "),
-            ("transformers.js", "transformers.js", 'pipeline("translation", "exported")'),
+            ("transformers.js", "transformers.js", 'pipeline("translation", "./exported")'),
         ],
     )
     def test_of_a_quantized_model(self, tmp_path, to, library, command):
@@ -59,7 +59,14 @@ class TestCards:
         card = ModelCard.load(tmp_path / "of" / to / "exported" / "README.md")
         data = card.data.to_dict()
         assert data["library_name"] == library and command in card.text and data["license"] == "mit"
-        assert data["base_model"] == "me/old" and data["base_model_relation"] == "quantized"
+        assert data["base_model"] == "me/old" and "base_model_relation" not in data
+
+    def test_of_several_directions(self, tmp_path):
+        pytest.importorskip("ctranslate2", reason="the format needs it")
+        save_translator("multilingual", tmp_path / "model")
+        export_model(tmp_path / "model", "ctranslate2", tmp_path / "my $model")
+        text = (tmp_path / "my $model" / "README.md").read_text(encoding="utf-8")
+        assert "--model 'my $model'" in text and "--source_lang en --target_lang es" in text
 
 
 class TestMarian:

@@ -6,11 +6,14 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from transformers import AutoTokenizer
 
 from hf_vanilla_transformer.export import export_model
+from hf_vanilla_transformer.export.page import _settings
 from hf_vanilla_transformer.inference.translation import translate
 from pages import CHROMIUM
 from paths import ROOT
+from tables import looped
 from translators import ENGLISH, save_translator
 
 NODE_MODULES = ROOT / "tests" / "node" / "node_modules"
@@ -38,6 +41,23 @@ def test_missing_library(tmp_path):
     assert not (tmp_path / "page").exists()
 
 
+@looped(
+    "separator, columns, shown, split_by",
+    [(";", 2, "V;PST;eng", ";"), (None, 2, "V PST;eng", ";"), (None, 1, "V PST", None), (" ", 2, "V PST eng", " ")],
+)
+def test_tags_of_several_columns_are_typed_into_one_field(tmp_path, separator, columns, shown, split_by):
+    """Split as shown, they are the tags of the example."""
+    model, _ = save_translator("shared", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tags = {";": "V;PST"}.get(separator, "V PST")
+    example = "\t".join(["cat", tags, "eng"][: columns + 1])
+    (tmp_path / "README.md").write_text(f"source:      {example}\n", encoding="utf-8")
+    tokenizer.init_kwargs |= {"feature_columns": columns, "feature_separator": separator}
+    model.name_or_path = str(tmp_path)
+    settings = _settings(model, tokenizer)
+    assert (settings["example"], settings["exampleTags"], settings["tagSeparator"]) == ("cat", shown, split_by)
+
+
 def test_in_a_browser(tmp_path, one_thread):
     api = pytest.importorskip("playwright.sync_api", reason="a browser is driven by playwright")
     if not CHROMIUM:
@@ -53,6 +73,12 @@ def test_in_a_browser(tmp_path, one_thread):
     page_folder = export_model(
         tmp_path / "<model>", "page", tmp_path / "page", node_modules=NODE_MODULES, quantization="float32"
     )
+    # Codes that browsers do not know.
+    text = (page_folder / "index.html").read_text(encoding="utf-8")
+    changed = text.replace('"directions": []', '"directions": [["en_XX", "es_XX"]]')
+    changed = changed.replace('"cutsSentences": false', '"cutsSentences": true')
+    assert changed.count('"en_XX"') == changed.count('"cutsSentences": true') == 1
+    (page_folder / "other.html").write_text(changed, encoding="utf-8")
     with file_server(page_folder) as url, api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page, elsewhere, errors = browser.new_page(), [], []
@@ -65,5 +91,8 @@ def test_in_a_browser(tmp_path, one_thread):
         page.get_by_label("Source").fill("\n".join(["", *ENGLISH]))
         api.expect(target).to_contain_text(expected[-1], timeout=120_000)
         assert target.inner_text().split("\n") == ["", *expected] and errors == []
+        page.goto(f"{url}other.html")
+        api.expect(target).to_have_text(expected[0], timeout=120_000)
+        assert errors == []
         assert [address for address in elsewhere if not address.startswith((url, "data:", "blob:"))] == []
         browser.close()

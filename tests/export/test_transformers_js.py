@@ -13,12 +13,17 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.export import export_model
-from hf_vanilla_transformer.export.transformers_js import _settings, tokenizer_definition
+from hf_vanilla_transformer.export.transformers_js import (
+    _generation_settings,
+    _settings,
+    tokenizer_definition,
+    transformers_js_use,
+)
 from hf_vanilla_transformer.inference.translation import translate
 from hf_vanilla_transformer.model.tokenization_vanilla_transformer import VanillaTransformerSharedTokenizer
 from paths import ROOT
 from tables import looped
-from translators import ENGLISH, SPANISH, save_translator
+from translators import ENGLISH, SPANISH, build, save_translator
 
 NODE = ROOT / "tests" / "node"
 NO_NODE_MODULES = "transformers.js is not installed; run `npm install --ignore-scripts` in tests/node"
@@ -35,6 +40,23 @@ def exported(tokenizer):
     """Return the exported tokenizer, and how many ids come before those of its source."""
     definition, first_id = tokenizer_definition(tokenizer)
     return Tokenizer.from_str(json.dumps(definition)), first_id
+
+
+def test_settings_that_its_pipeline_does_not_take():
+    model, _ = build("shared")
+    model.generation_config.update(num_beams=4, num_return_sequences=2, output_scores=True, eos_token_id=None)
+    settings = _generation_settings(model)
+    assert settings["num_beams"] == 1 and settings["eos_token_id"] == model.config.eos_token_id
+    assert not {"num_return_sequences", "output_scores"} & settings.keys()
+
+
+@looped(
+    "direction, printed",
+    [(None, ['"./my \\"model\\""', '"..."']), (("en", "es"), ["__es__ ...", "token of its target language"])],
+)
+def test_the_printed_example(direction, printed):
+    text = transformers_js_use('my "model"', direction)
+    assert all(each in text for each in printed)
 
 
 @looped("target_algorithm", ALGORITHMS)

@@ -4,7 +4,14 @@ from types import SimpleNamespace
 
 from huggingface_hub import ModelCard
 
-from hf_vanilla_transformer.pretrained.cards import MAX_EXAMPLES, USE, Example, card_examples, write_derived_card
+from hf_vanilla_transformer.pretrained.cards import (
+    MAX_EXAMPLES,
+    Example,
+    add_base_models,
+    card_examples,
+    pipeline_use,
+    write_derived_card,
+)
 from tables import looped
 
 SAMPLES = """
@@ -60,38 +67,72 @@ def test_no_card(tmp_path):
     assert card_examples(SimpleNamespace()) == []
 
 
-def derived(folder, *sources, **options):
-    write_derived_card(folder, "new", "Made from $sources", sources, USE, **options)
+def derived(folder, *sources, use=None, **options):
+    write_derived_card(folder, "new", "Made from $sources", sources, use, **options)
     return ModelCard.load(folder / "README.md")
+
+
+def card(folder, metadata):
+    folder.mkdir(exist_ok=True)
+    (folder / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf-8")
+    return folder
 
 
 class TestOfModelsMadeFromOthers:
     def test_from_the_hub(self, tmp_path):
-        card = derived(tmp_path, "me/one", relation="quantized")
-        data = card.data.to_dict()
+        found = derived(tmp_path, "me/one", relation="quantized", use=pipeline_use('a "b"'))
+        data = found.data.to_dict()
         assert data["base_model"] == "me/one" and data["base_model_relation"] == "quantized"
-        assert "Made from [me/one](https://huggingface.co/me/one)." in card.text and 'model="new"' in card.text
+        assert "Made from [me/one](https://huggingface.co/me/one)." in found.text and r'model="a \"b\""' in found.text
 
     def test_a_folder_stands_for_what_its_card_names(self, tmp_path):
-        folders = [tmp_path / "a", tmp_path / "b"]
-        for folder, licensed in zip(folders, ("mit", "apache-2.0"), strict=True):
-            folder.mkdir()
-            metadata = f"license: {licensed}\nlanguage: [en, gn]\nbase_model: me/{folder.name}\n"
-            (folder / "README.md").write_text(f"---\n{metadata}---\n", encoding="utf-8")
-        one = derived(tmp_path, folders[0])
-        assert one.data.license == "mit" and one.data.language == ["en", "gn"] and one.data.base_model == "me/a"
-        # No path of this machine.
+        folders = [
+            card(tmp_path / name, f"license: {licensed}\nlanguage: [en, no]\nbase_model: me/{name}")
+            for name, licensed in (("a", "mit"), ("b", "apache-2.0"))
+        ]
+        one = derived(tmp_path, folders[0], relation="quantized")
+        # YAML 1.1 takes Norwegian for a Boolean.
+        assert one.data.license == "mit" and one.data.language == ["en", "no"] and one.data.base_model == "me/a"
+        # No path of this machine, and no relation to a model that was changed since.
         assert "Made from `a`." in one.text and str(tmp_path) not in str(one)
+        assert "base_model_relation" not in one.data.to_dict()
         both = derived(tmp_path, *folders)
         assert both.data.license is None and both.data.base_model == ["me/a", "me/b"]
-        assert both.data.language == ["en", "gn"]
+        assert both.data.language == ["en", "no"]
 
-    @looped("card", ["no front matter", "---\n: [\n---\n", "---\nbase_model: {a: 1}\nlicense: [1]\n---\n"])
-    def test_a_malformed_card(self, tmp_path, card):
-        (tmp_path / "old").mkdir(exist_ok=True)
-        (tmp_path / "old" / "README.md").write_text(card, encoding="utf-8")
-        assert "Made from `old`." in derived(tmp_path, tmp_path / "old", relation="quantized").text
+    def test_a_license_is_taken_as_a_whole(self, tmp_path):
+        own = "license: other\nlicense_name: {}\nlicense_link: {}"
+        one = card(tmp_path / "one", own.format("mine", "LICENSE"))
+        data = derived(tmp_path, one).data.to_dict()
+        # The file is not beside this card.
+        assert data["license_name"] == "mine" and "license_link" not in data
+        linked = card(tmp_path / "linked", own.format("mine", "https://example.org"))
+        assert derived(tmp_path, linked).data.to_dict()["license_link"] == "https://example.org"
+        assert "license" not in derived(tmp_path, one, linked).data.to_dict()
 
-    def test_nothing_to_name(self, tmp_path):
-        data = derived(tmp_path, relation="quantized").data.to_dict()
-        assert data == {"library_name": "hf_vanilla_transformer"}
+    @looped(
+        "metadata",
+        ["", ": [", "base_model: {a: 1}\nlicense: [1]", "base_model: 5", "base_model: [[a/b], {c: d}, 7]", "- 1"],
+    )
+    def test_a_malformed_card(self, tmp_path, metadata):
+        found = derived(tmp_path, card(tmp_path / "old", metadata), relation="quantized")
+        assert "Made from `old`." in found.text and "base_model" not in found.data.to_dict()
+
+    def test_a_file_has_the_card_beside_it(self, tmp_path):
+        file = card(tmp_path / "old", "license: mit") / "model.safetensors"
+        file.write_bytes(b"")
+        assert derived(tmp_path, file).data.license == "mit"
+
+    def test_nothing_to_name(self, tmp_path, monkeypatch):
+        found = derived(tmp_path, relation="quantized")
+        assert found.data.to_dict() == {"library_name": "hf_vanilla_transformer"} and "## Use" not in found.text
+        monkeypatch.chdir(tmp_path)
+        assert f"Made from `{tmp_path.name}`." in derived(tmp_path, ".").text
+
+    @looped(
+        "metadata, names",
+        [("{}", ["me/a"]), ("base_model: me/x", ["me/x", "me/a"]), ("base_model: [me/a, 3]", ["me/a"])],
+    )
+    def test_teachers_join_them(self, tmp_path, metadata, names):
+        add_base_models(card(tmp_path, metadata) / "README.md", ["me/a", tmp_path])
+        assert ModelCard.load(tmp_path / "README.md").data.base_model == names

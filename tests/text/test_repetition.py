@@ -8,8 +8,12 @@ from tables import looped
 @looped(
     ("text", "repeats"),
     [
-        ("", 1), (" ", 1), ("word", 1), ("one two three", 1), ("no no", 2), ("ha", 1), ("haha", 2), ("人人人", 3),
-        ("ma machih machih machih", 3), ("a b a b a b a", 3), ("a b c a b c x a b c", 2), ("aaaa aaaa b", 2),
+        ("", 1), (" ", 1), ("word", 1), ("one two four", 1), ("no no", 2), ("ha", 1), ("haha", 2), ("人人人", 3),
+        # Within a word, too; in any case, whatever stands between words.
+        ("le lalala jour", 3), ("没有没有没有 主意", 3), ("Ha ha, ha!", 3),
+        # Numbers and dashes may repeat themselves.
+        ("1 000 000 000", 1), ("$1,000,000,000", 1), ("– – – –", 1), ("____", 1), ("人口は1000000人", 1),
+        ("ma machih machih machih", 3), ("a b a b a b a", 3), ("a b c a b c x a b c", 2), ("aaaa aaaa b", 4),
         # An unfinished repetition does not count.
         ("a b c a b", 1),
         (" ".join("abcdefgh" * 2), 2), (" ".join("abcdefghi" * 2), 1),

@@ -13,7 +13,6 @@ from experiments import arguments
 from hf_vanilla_transformer.training.evaluation import Results, Sample
 from hf_vanilla_transformer.training.model_card import (
     TEMPLATE,
-    add_base_models,
     add_spread,
     check_template,
     write_model_card,
@@ -123,10 +122,6 @@ def test_the_models_it_was_made_from(tmp_path):
     results = Results({**FACTS, "sample_split": "train"}, None, [])
     path = write_model_card(results, data_args, args, starts_from="me/small")
     assert ModelCard.load(path).data.base_model == ["me/small"]
-    add_base_models(path, ["me/teacher", tmp_path])
-    assert ModelCard.load(path).data.base_model == ["me/small", "me/teacher"]
-    add_base_models(path, [tmp_path / "model"])
-    assert ModelCard.load(path).data.base_model == ["me/small", "me/teacher"]
 
 
 @pytest.mark.parametrize(
