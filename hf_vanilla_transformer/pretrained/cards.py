@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -92,21 +92,9 @@ def write_derived_card(
         library: Library that loads the model.
         relation: The Hub's `base_model_relation` to the sources, such as "quantized"; by default the Hub guesses it.
     """
-    shared: dict[str, Any] = {}
-    first, *others = [_read(str(source))[1] for source in sources] or [{}]
-    for fields in _INHERITED:
-        if all(card.get(field) == first.get(field) for field in fields for card in others):
-            shared |= {field: first.get(field) for field in fields}
-    # The file is not here.
-    if not str(shared.get("license_link")).startswith("http"):
-        shared["license_link"] = None
-    # YAML 1.1 takes Norwegian for a Boolean.
-    if isinstance(languages := shared.get("language"), bool | list):
-        languages = languages if isinstance(languages, list) else [languages]
-        shared["language"] = ["no" if language is False else language for language in languages]
     bases = base_models(sources)
     metadata = ModelCardData(
-        **shared,
+        **_agreed([_read(str(source))[1] for source in sources]),
         library_name=library,
         base_model=bases if len(bases) > 1 else next(iter(bases), None),
         # Not that to the models that folders were made from.
@@ -118,6 +106,27 @@ def write_derived_card(
         made=Template(made).substitute(sources=", ".join(map(_link, sources))),
     )
     Path(folder, CARD).write_text(text + (f"\n## Use\n\n{use}" if use else ""), encoding="utf-8")
+
+
+def _agreed(cards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metadata to inherit that all cards have in common."""
+    if not cards:
+        return {}
+    first, *others = cards
+    shared = {
+        field: first.get(field)
+        for fields in _INHERITED
+        if all(card.get(field) == first.get(field) for field in fields for card in others)
+        for field in fields
+    }
+    # A file is not inherited.
+    if not str(shared.get("license_link")).startswith("http"):
+        shared["license_link"] = None
+    # YAML 1.1 takes Norwegian for a Boolean.
+    if isinstance(languages := shared.get("language"), bool | list):
+        languages = languages if isinstance(languages, list) else [languages]
+        shared["language"] = ["no" if language is False else language for language in languages]
+    return shared
 
 
 def pipeline_use(title: str, direction: tuple[str, str] | None = None) -> str:
