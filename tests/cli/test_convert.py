@@ -27,7 +27,7 @@ def test_converts(checkpoint, tmp_path, capsys):
     config = AutoModelForSeq2SeqLM.from_pretrained(out).config
     assert (config.norm_position, config.dropout, config.decoder_attention_heads) == ("pre", 0.3, 2)
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.json", "generation_config.json", "model.safetensors"
+        "README.md", "config.json", "generation_config.json", "model.safetensors"
     ]  # fmt: skip  # one name a line would fill the screen
 
 
