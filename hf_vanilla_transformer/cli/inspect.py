@@ -16,7 +16,7 @@ few times and not changed.
 import re
 import unicodedata
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from shutil import get_terminal_size
 from typing import Any
@@ -67,16 +67,29 @@ def run(arguments: Namespace) -> None:
     splits, tokenizer = located_splits(data_args), None
     if arguments.tokenizer_name_or_path:
         tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
-    others = [split for split in splits if split.partition(",")[0] != "train"]
-    parts = splits.keys() - {*others} if others else ()
     has_features = bool(data_args.feature_columns)
-    training = count_characters(chain.from_iterable(splits[part]() for part in parts), has_features) if parts else {}
+    training = _training_characters(splits, has_features)
     for split, read in splits.items():
         number, findings = inspect_pairs(read, tokenizer, arguments.examples, has_features)
         lines = [*_report(split, number, findings)]
-        if training and split in others:
+        if training and not _is_training(split):
             lines += _characters(split, unfamiliar_characters(count_characters(read(), has_features), training))
         print("\n".join(lines))
+
+
+def _is_training(split: str) -> bool:
+    """Whether these are training pairs, of which a list may have several parts."""
+    return split.partition(",")[0] == "train"
+
+
+def _training_characters(splits: Mapping[str, Any], has_features: bool) -> dict[str, Any]:
+    """Count the characters of the training pairs, if there are also others to compare with."""
+    from ..data.inspection import count_characters
+
+    parts = [read for split, read in splits.items() if _is_training(split)]
+    if not 0 < len(parts) < len(splits):
+        return {}
+    return count_characters(chain.from_iterable(read() for read in parts), has_features)
 
 
 def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:

@@ -324,16 +324,16 @@ class VanillaTransformerTokenizer(VanillaTransformerSharedTokenizer):
         Ids do not show their side, and tools such as inseq pass those of both sides alike. They get target tokens, as
         from `MarianTokenizer`, and one warning if the source tokens differ; `use_source_tokenizer=False` avoids it.
         """
-        source, target = (
-            side.convert_ids_to_tokens(ids, skip_special_tokens)
-            for side in (self.source_tokenizer, self.target_tokenizer)
-        )
-        if use_source_tokenizer is None and source != target:
+        side = self.source_tokenizer if use_source_tokenizer else self.target_tokenizer
+        tokens = side.convert_ids_to_tokens(ids, skip_special_tokens)
+        if use_source_tokenizer is None and tokens != self.source_tokenizer.convert_ids_to_tokens(
+            ids, skip_special_tokens
+        ):
             logger.warning_once(
                 "`convert_ids_to_tokens` takes ids for those of target tokens; for source tokens, pass "
                 "`use_source_tokenizer=True` (for target tokens, False), or use `tokenizer.source_tokenizer`"
             )
-        return source if use_source_tokenizer else target
+        return tokens
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
         """Join tokens of the target vocabulary into a text."""

@@ -113,7 +113,9 @@ class TextFacts:
 
     def is_loop(self, source: str, translation: str) -> bool:
         """Whether a translation repeats itself more than the targets of training do, and more than its source."""
-        return bool(self.repeats) and count_repeats(translation) > max(self.repeats, count_repeats(source))
+        if not self.repeats or (repeats := count_repeats(translation)) <= self.repeats:
+            return False
+        return repeats > count_repeats(source)
 
     def to_entry(self) -> dict[str, Any]:
         """Return the facts as JSON values."""

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 # Longest block, in words or in characters of a word.
 MAX_BLOCK = 8
@@ -17,7 +18,12 @@ _WORD = re.compile(r"[^\W\d_]+")
 def count_repeats(text: str) -> int:
     """Return how often a block of up to `MAX_BLOCK` words, or of letters in a word, stands in a row; at least 1."""
     words = _WORD.findall(text.casefold())
-    return max((_repeats(units) for units in (words, *set(words))), default=1)
+    return max(_repeats(words), *map(_repeats_within, set(words)), 1)
+
+
+@lru_cache(maxsize=1 << 14)
+def _repeats_within(word: str) -> int:
+    return _repeats(word)
 
 
 def _repeats(units: Sequence[str]) -> int:
