@@ -13,7 +13,8 @@ from ..data.batching import EpochRows
 from ..data.corpora import Part, corpora_of, rows_per_epoch
 from ..data.encoding import PairCounts, TokenizedStream, add_alignments
 from ..data.features import Features, texts_of
-from ..data.reading import PART_COLUMN
+from ..data.inspection import SeenPairs
+from ..data.reading import PART_COLUMN, iterate_pairs
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
 from ..errors import DataError
@@ -72,10 +73,13 @@ class TextSplits:
         return {pair: np.flatnonzero(mask) for pair, mask in masks.items() if mask.any()}
 
     def distinct_share(self) -> float:
-        """Share of the training pairs that are not reversed copies of others."""
-        if not isinstance(self.train, datasets.Dataset):
+        """Share of the training pairs that are neither repeats nor reversed copies of others."""
+        train = self.train
+        if not isinstance(train, datasets.Dataset):
             return 1.0
-        return float(self._is_distinct(part_numbers(self.train)).mean())
+        seen = SeenPairs()
+        repeats = np.fromiter(map(seen, iterate_pairs(train)), bool, len(train))
+        return float((self._is_distinct(part_numbers(train)) & ~repeats).mean())
 
     def distinct_rows(self, seed: int) -> datasets.Dataset:
         """Return the training pairs of the first epoch, without reversed copies."""

@@ -99,6 +99,18 @@ def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
     assert args.warmup_steps == 4000
 
 
+def test_repeated_pairs_do_not_enlarge_the_vocabulary(tmp_path, monkeypatch):
+    monkeypatch.setattr(auto_preset, "count_words", lambda train: 960_000)
+
+    def vocab_size(sources: list[str], targets: list[str]) -> int:
+        text = TextSplits(datasets.Dataset.from_dict({"source": sources, "target": targets}))
+        return resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS), text)[0].vocab_size
+
+    assert vocab_size(["a dog", "a cat"], ["ein Hund", "eine Katze"]) == 12_000
+    assert vocab_size(["a dog", "a dog"], ["ein Hund", "der Hund"]) == 12_000
+    assert vocab_size(["a dog", "a dog"], ["ein Hund", "ein Hund "]) == 6000
+
+
 def test_every_tier_can_be_used(tmp_path):
     for tier in TIERS:
         overrides = ",".join(f"{name}={value}" for name, value in tier.overrides.items()) or None
