@@ -67,6 +67,7 @@ class Translator:
         self.min_new_tokens = generation.get("min_new_tokens") or 0
         # `generate()` never bans the end token.
         self.banned = [word[0] for word in generation.get("bad_words_ids") or [] if word[0] not in self.ends]
+        self.ngram_size = generation.get("no_repeat_ngram_size") or 0
         self.forced_end = generation.get("forced_eos_token_id")
         self.num_beams = num_beams or generation.get("num_beams") or 1
         penalties = (length_penalty, generation.get("length_penalty"), 1.0)
@@ -127,16 +128,19 @@ class Translator:
         search = self._greedy_search if self.num_beams == 1 else self._beam_search
         return search(Hypotheses(self, sources), np.array(bounds))
 
-    def log_probs(self, logits: Any, length: int, bounds: Any) -> Any:
-        """Return the log-probabilities (N, V) of the token after `length` others, -inf where disallowed.
+    def log_probs(self, logits: Any, tokens: Any, bounds: Any) -> Any:
+        """Return the log-probabilities (N, V) of the token after `tokens` (N, T), -inf where disallowed.
 
         `bounds` (N) are the maximum output lengths.
         """
+        length = tokens.shape[1]
         if np.isnan(logits).any():
             raise ValueError("the graphs return NaN; export another checkpoint")
         scores = logits - logits.max(-1, keepdims=True)
         scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
         scores[:, self.banned] = -np.inf
+        for row, known in enumerate(tokens.tolist() if self.ngram_size else ()):
+            scores[row, repeating_tokens(known, self.ngram_size)] = -np.inf
         if length <= self.min_new_tokens:
             scores[:, self.ends] = -np.inf
         if self.forced_end is not None:
@@ -149,7 +153,7 @@ class Translator:
         tokens = np.full((hypotheses.rows, 1), self.start)
         done = bounds <= 1
         while not done.all():
-            scores = self.log_probs(hypotheses.logits(tokens), tokens.shape[1], bounds)
+            scores = self.log_probs(hypotheses.logits(tokens), tokens, bounds)
             chosen = np.where(done, self.pad, scores.argmax(-1))
             tokens = np.concatenate([tokens, chosen[:, None]], 1)
             done |= np.isin(chosen, self.ends) | (tokens.shape[1] >= bounds)
@@ -167,8 +171,8 @@ class Translator:
         count = (1 + max(1, len(self.ends))) * beams
         while is_open.any():
             length = tokens.shape[-1]
-            logits = hypotheses.logits(tokens.reshape(hypotheses.rows, -1))
-            log_probs = self.log_probs(logits, length, bounds.repeat(beams))
+            rows = tokens.reshape(hypotheses.rows, -1)
+            log_probs = self.log_probs(hypotheses.logits(rows), rows, bounds.repeat(beams))
             totals = (scores[..., None] + log_probs.reshape(sentences, beams, -1)).reshape(sentences, -1)
             best = largest(totals, count)
             totals = np.take_along_axis(totals, best, 1)
@@ -222,6 +226,13 @@ class Hypotheses:
     def select(self, rows: Any) -> None:
         """Continue with the hypotheses of these rows; each belongs to the same source as the one it replaces."""
         self.past = {name: states[rows] for name, states in self.past.items()}
+
+
+def repeating_tokens(tokens: list[int], size: int) -> list[int]:
+    """Return the tokens that would complete an n-gram of this size which the tokens already contain."""
+    start = len(tokens) - size + 1
+    last = tokens[max(start, 0) :]
+    return [tokens[i + size - 1] for i in range(start) if tokens[i : i + size - 1] == last]
 
 
 def largest(x: Any, count: int) -> Any:

@@ -41,6 +41,9 @@ OPTION_NAMES = {
     "num_beams": "beam_size",
     "num_return_sequences": "num_hypotheses",
     "length_penalty": "length_penalty",
+    # It bans tokens before the softmax, `generate()` after it, so that some beam searches end differently. The start
+    # token is in no n-gram, which matters only if an untrained model repeats it.
+    "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
 
 # Number of finished hypotheses that ends a search, as a multiple of the beams, by `early_stopping`. With True,
@@ -67,7 +70,6 @@ INEFFECTIVE = (
 NEUTRAL = {
     "min_length": 0,
     "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
     "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,

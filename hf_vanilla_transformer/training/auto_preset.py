@@ -64,9 +64,9 @@ MIN_VOCAB_SIZE = 4000
 # Batch tokens per word of both sides, padding included, on Multi30k.
 TOKENS_PER_WORD = 1.4
 
-_AS_TYPED = {"augment": DEFAULT}
-_PAPER = _AS_TYPED | {"warmup_steps": 4000}
-_SMALL_CORPUS = _AS_TYPED | {
+_PROSE = {"augment": DEFAULT, "tune_search": True}
+_PAPER = _PROSE | {"warmup_steps": 4000}
+_SMALL_CORPUS = _PROSE | {
     "guided_alignment": AUTO,
     "muon": True,
     "learning_rate": 0.003,
@@ -112,6 +112,7 @@ REASONS = {
     "lr_scheduler_type": "a short run does better if the rate decays to zero",
     "max_tokens": "small batches, for more steps",
     "augment": "people do not type the way corpora are written",
+    "tune_search": "translations may loop or be too short; validation pairs decide",
 }
 SEQUENCE_REASONS = REASONS | {
     "norm_position": "learns in fewer steps than the paper's post-norm",

@@ -32,6 +32,8 @@ from .callbacks import METRICS, TIE_BREAKERS, gain
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import FAST_METRICS, bleu_fault, metrics_for, translation_scores, usable_tokenizer
 from .proof import PAIRS, HeldOut, prove_rules
+from .search_tuning import PAIRS as SEARCHED_PAIRS
+from .search_tuning import TunedSetting, tune_search
 from .text_splits import TextSplits, TokenizedSplits, part_numbers
 from .trainer import VanillaTransformerTrainer
 from .trainer_loss import replaced
@@ -199,10 +201,13 @@ class Evaluation:
         facts = self.prove_rules(trained)
         model, chosen = self.choose_model()
         self.choose_pivots(model)
+        tuned = self.tune_search(model)
         translations, scores, fault = self.score_test(model)
         split, samples = self.translate_samples(model)
         rules = {name: rule._asdict() for name, rule in facts.rules.items()}
         entries = {**training, **chosen, **scores, "text_rules": rules, "sample_split": split}
+        if tuned:
+            entries["tuned_search"] = {name: setting._asdict() for name, setting in tuned.items()}
         if not self.text.target_notation.is_prose:
             entries["target_notation"] = self.text.target_notation.algorithm
         if has_tags(self.tokenizer):
@@ -286,6 +291,20 @@ class Evaluation:
         if pivots:
             set_pivots(model, self.tokenizer, pivots)
         return pivots
+
+    def tune_search(self, model: PreTrainedModel) -> dict[str, TunedSetting]:
+        """Set what improves the search on the validation pairs, if asked to and if the targets are prose."""
+        validation = self.text.validation
+        if not self.args.tune_search or validation is None or not self.text.target_notation.is_prose:
+            return {}
+        pairs = validation.select(range(0, len(validation), -(-len(validation) // SEARCHED_PAIRS)))
+        directions = self.directions(pairs)
+
+        def translations(**options: Any) -> list[str]:
+            return self._translated(model, pairs["source"][:], directions, **options)
+
+        tokenize = self.args.bleu_tokenize or usable_tokenizer(self.text.parts[0].target_lang)
+        return tune_search(model, pairs["source"][:], pairs["target"][:], translations, tokenize)
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that best agree with statistical word alignments, unless alignment heads are already set.

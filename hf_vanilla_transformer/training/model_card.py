@@ -121,7 +121,7 @@ def write_model_card(
         direction_metrics=tested_metrics(results.entries, fast=True),
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,
-        hyperparameters=_hyperparameters(args, data_args.links),
+        hyperparameters=_hyperparameters(args, data_args.links) | _tuned_search(results.entries),
         command=command_line(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
@@ -216,6 +216,11 @@ def command_line(secret: str | None = None) -> str:
     if path.name == "__main__.py":
         return shlex.join(["python", "-m", path.parent.name, *words])
     return shlex.join([*(["python", program] if path.suffix == ".py" else [path.name]), *words])
+
+
+def _tuned_search(entries: Mapping[str, Any]) -> dict[str, str]:
+    tuned = {name: f"{setting['value']:g}, tuned" for name, setting in entries.get("tuned_search", {}).items()}
+    return {"final_length_penalty" if name == "length_penalty" else name: value for name, value in tuned.items()}
 
 
 def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..text.facts import inactive_rules
 from .arguments import UNDECIDED_STEPS, VanillaTransformerTrainingArguments, peak_learning_rate
 from .callbacks import METRICS
 from .evaluation import Results
-from .metrics import ALL_METRIC_NAMES, ERROR_RATES, tested_metrics
+from .metrics import ALL_METRIC_NAMES, ERROR_RATES, METRIC_NAMES, tested_metrics
 from .model_card import scored_directions, write_model_card
 from .run_folder import save_final
 from .setup import Experiment
@@ -220,6 +220,7 @@ def end_summary(results: Results, output_dir: str) -> str:
             lines.append(f"             of {len(results.translations)} {output}s, {' and '.join(found)}")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
+    lines += search_lines(entries.get("tuned_search", {}))
     lines += rule_lines(entries.get("text_rules", {}))
     tokens = entries.get("train_tokens_per_second")
     speed = f", {tokens:.0f} tokens per second" if tokens else ""
@@ -235,6 +236,17 @@ def end_summary(results: Results, output_dir: str) -> str:
         chosen, metric = f"{chosen} of {entries['best_checkpoint']}", entries["best_checkpoint_metric"]
     by = f", by {CHOOSING_METRICS[metric]}" if metric else ""
     return "\n".join([*lines, f"model        {output_dir} ({chosen}{by})"])
+
+
+def search_lines(tuned: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """List the settings of the search that were tuned, with the scores before and after."""
+    lines = []
+    for name, setting in tuned.items():
+        before, after = setting["before"], setting["after"]
+        gains = (f"{METRIC_NAMES[key]} {before[key]:.2f} to {after[key]:.2f}" for key in after)
+        of_pairs = f"{setting['pairs']} validation pairs, p = {setting['p_value']:.3f}"
+        lines.append(f"search       {name} {setting['value']:g}: {', '.join(gains)} ({of_pairs})")
+    return lines
 
 
 def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:

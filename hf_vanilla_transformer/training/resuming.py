@@ -74,7 +74,7 @@ FREE = frozenset(
     "generation_max_length eval_strategy eval_steps eval_delay save_strategy save_steps save_total_limit "
     "logging_strategy logging_steps logging_first_step logging_nan_inf_filter on_nonfinite load_best_model_at_end "
     "metric_for_best_model bleu_tokenize ddp_find_unused_parameters average_last_checkpoints early_stopping_patience "
-    "save_only_model final_num_beams final_length_penalty source_lang target_lang".split()
+    "save_only_model final_num_beams final_length_penalty tune_search source_lang target_lang".split()
 )
 
 # Make the saved optimizer state unusable if changed.

@@ -16,6 +16,8 @@ from transformers.utils import logging
 from .arguments import SHARE_BETWEEN_EVALUATIONS, UNDECIDED_STEPS, with_fields, with_learning_rate
 from .arguments import VanillaTransformerTrainingArguments as Arguments
 from .resuming import arguments_record
+from .search_tuning import PAIRS as SEARCHED_PAIRS
+from .search_tuning import SEARCHES_PER_PAIR
 from .text_splits import TextSplits
 from .trainer_loss import replaced
 
@@ -83,7 +85,8 @@ def final_pairs(text: TextSplits, args: Arguments) -> int:
     """Number of translations in the final evaluation."""
     validation, test = (0 if pairs is None else len(pairs) for pairs in (text.validation, text.test))
     has_average = args.average_last_checkpoints > 1 and args.save_strategy != "no"
-    return (1 + has_average) * validation + test + PROOF_PAIRS
+    tuned = SEARCHES_PER_PAIR * min(validation, SEARCHED_PAIRS) if args.tune_search else 0
+    return (1 + has_average) * validation + tuned + test + PROOF_PAIRS
 
 
 @dataclass(eq=False)

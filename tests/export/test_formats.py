@@ -86,8 +86,8 @@ class TestMarian:
 @pytest.mark.parametrize(("to", "program"), [("ctranslate2", "CTranslate2"), ("onnx", r"onnx_translate\.py")])
 def test_settings_that_a_program_does_not_support(tmp_path, to, program):
     pytest.importorskip(to, reason="without the package, that error comes first")
-    save_translator("shared", tmp_path / "model", no_repeat_ngram_size=2)
-    with pytest.raises(ValueError, match=f"{program} does not support `no_repeat_ngram_size`=2"):
+    save_translator("shared", tmp_path / "model", encoder_no_repeat_ngram_size=2)
+    with pytest.raises(ValueError, match=f"{program} does not support `encoder_no_repeat_ngram_size`=2"):
         export_model(tmp_path / "model", to, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

@@ -82,6 +82,17 @@ def test_settings_of_beam_search(onnx_export, translator_class, tmp_path, early_
 
 
 @looped("num_beams", [1, 3])
+@looped("size", [1, 2, 3])
+def test_blocked_ngrams(onnx_export, translator_class, tmp_path, size, num_beams):
+    model, tokenizer, exported = onnx_export
+    settings = {"no_repeat_ngram_size": size, "num_beams": num_beams}
+    folder = with_settings(exported, tmp_path / "exported", model, **settings)
+    expected = translated(model, tokenizer, **settings)
+    assert translator_class(folder, threads=1).translate(SENTENCES) == expected
+    assert expected != translated(model, tokenizer, num_beams=num_beams)
+
+
+@looped("num_beams", [1, 3])
 @looped("bound", [{}, {"max_length": 6}, {"max_new_tokens": 3}])
 def test_barred_tokens_and_bounds(onnx_export, translator_class, tmp_path, bound, num_beams):
     model, tokenizer, exported = onnx_export

@@ -42,14 +42,16 @@ class TestGenerate:
             {"num_beams": 4, "length_penalty": 0.0, "early_stopping": True},
             {"num_beams": 4, "length_penalty": 2.0, "max_new_tokens": 6},
             {"num_beams": 1, "max_length": 5},
+            {"num_beams": 1, "no_repeat_ngram_size": 3, "max_new_tokens": 20, "with_scores": False},
             {"num_beams": 1, "max_source_length": 3, "max_tokens": 1},
         ],
     )
     def test_translations_are_those_of_generate(self, saved, options):
         model, tokenizer, _, (runtime, own_tokenizer) = saved
         sentences = [*ENGLISH, " ", "the cat see a house in two street"]
-        expected = translate(model, tokenizer, sentences, with_scores=True, **options)
-        found = translate(runtime, own_tokenizer, sentences, with_scores=True, **options)
+        options = {"with_scores": True, **options}
+        expected = translate(model, tokenizer, sentences, **options)
+        found = translate(runtime, own_tokenizer, sentences, **options)
         assert_alike(found, expected, abs=1e-4, rel=1e-4)
 
     @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3, "num_hypotheses": 3}], ids=str)
@@ -100,7 +102,7 @@ class TestGenerate:
             ({"do_sample": True}, "CTranslate2 does not support `do_sample`=True of generate"),
             ({"bad_words_ids": [[5, 6]]}, "CTranslate2 does not support `bad_words_ids`"),
             ({"forced_eos_token_id": 7}, "CTranslate2 does not support `forced_eos_token_id`"),
-            ({"no_repeat_ngram_size": 3}, "CTranslate2 does not support `no_repeat_ngram_size`=3"),
+            ({"encoder_no_repeat_ngram_size": 3}, "CTranslate2 does not support `encoder_no_repeat_ngram_size`=3"),
             ({"min_new_tokens": 2}, "CTranslate2 does not support `min_new_tokens`=2"),
             (
                 {"num_beams": 2, "early_stopping": "never"},

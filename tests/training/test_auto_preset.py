@@ -83,9 +83,10 @@ def test_the_tier_of_small_corpora_is_the_recipes_that_were_measured(name, words
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     tier = TIERS[0]
     settings = tier.settings(words, words) | given
-    if settings.pop("augment") != recipe.get("augment"):
-        # Measured on clean text.
-        assert "augment" not in recipe
+    for name in ("augment", "tune_search"):
+        if settings.pop(name) != recipe.get(name):
+            # Measured on clean text, with the usual search.
+            assert name not in recipe
     overrides = {field: settings.pop(field) for field in tier.overrides}
     assert recipe["preset"] == tier.preset and settings.items() <= recipe.items()
     assert parse_overrides(recipe["config_overrides"]) == overrides

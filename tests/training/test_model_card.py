@@ -231,6 +231,13 @@ class TestOnTheHub:
             assert row in card.text.splitlines()
 
 
+def test_the_search_as_tuned(tmp_path, monkeypatch):
+    tuned = {"length_penalty": {"value": 1.5}, "no_repeat_ngram_size": {"value": 4}}
+    monkeypatch.setitem(FACTS, "tuned_search", tuned)
+    card = card_of(tmp_path / "model").text
+    assert "| `final_length_penalty` | 1.5, tuned |" in card and "| `no_repeat_ngram_size` | 4, tuned |" in card
+
+
 class TestOfSequences:
     """Targets that are words, symbols or SMILES."""
 
