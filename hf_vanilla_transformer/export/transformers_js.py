@@ -19,10 +19,11 @@ from .onnx import write_onnx
 # so do the tokens of a separate target vocabulary.
 MARK = "\ufdd0"
 
-# Settings that are of no use to the library, or with which its pipeline fails.
+# Settings that are of no use to the library, or with which its pipeline fails. Blocked n-grams would block the end
+# tokens of finished rows, which would then go on.
 _UNUSED = (
     "text_facts", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits",
-    "output_scores", "return_dict_in_generate",
+    "output_scores", "return_dict_in_generate", "no_repeat_ngram_size",
 )  # fmt: skip  # names
 
 _DTYPES = {"float32": "fp32", "int8": "q8"}

@@ -44,10 +44,12 @@ def exported(tokenizer):
 
 def test_settings_that_its_pipeline_does_not_take():
     model, _ = build("shared")
-    model.generation_config.update(num_beams=4, num_return_sequences=2, output_scores=True, eos_token_id=None)
+    model.generation_config.update(
+        num_beams=4, num_return_sequences=2, output_scores=True, eos_token_id=None, no_repeat_ngram_size=4
+    )
     settings = _generation_settings(model)
     assert settings["num_beams"] == 1 and settings["eos_token_id"] == model.config.eos_token_id
-    assert not {"num_return_sequences", "output_scores"} & settings.keys()
+    assert not {"num_return_sequences", "output_scores", "no_repeat_ngram_size"} & settings.keys()
 
 
 @looped(
