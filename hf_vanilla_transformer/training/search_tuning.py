@@ -8,8 +8,8 @@ from transformers import PreTrainedModel
 from ..text.facts import TextFacts
 from .metrics import FAST_METRICS, bleu_fault, paired_bootstrap, translation_scores
 
-# Pairs by which settings are judged, and the largest p-value of an improvement.
-PAIRS, SIGNIFICANCE = 500, 0.01
+# Most and fewest pairs by which settings are judged, and the largest p-value of an improvement.
+PAIRS, FEWEST_PAIRS, SIGNIFICANCE = 500, 30, 0.01
 
 # Values to try, one setting after another.
 SEARCHES = {"no_repeat_ngram_size": (4, 6), "length_penalty": (0.5, 1.5, 2.0)}
@@ -50,7 +50,7 @@ def tune_search(
     """Set `no_repeat_ngram_size` and `length_penalty` where this improves the translations of held-out sources.
 
     A value must improve BLEU or chrF with p < 0.01, by paired bootstrap resampling, and lower neither; BLEU counts if
-    it suits the references. Repeated n-grams are only blocked if a translation loops.
+    it suits the references. Repeated n-grams are only blocked if a translation loops. Fewer than 30 pairs prove nothing.
 
     Args:
         model: The model; its generation settings are updated. Settings other than those of transformers stay.
@@ -64,6 +64,8 @@ def tune_search(
     """
     settings: Any = model.generation_config
     facts, tuned = TextFacts.of(settings), dict[str, TunedSetting]()
+    if len(references) < FEWEST_PAIRS:
+        return tuned
     metrics = [key for key in FAST_METRICS if key != "bleu" or not bleu_fault(references, tokenize)]
     outputs = translate()
     for name, values in SEARCHES.items():

@@ -29,8 +29,8 @@ class Searches:
         settings = {name: getattr(self.model.generation_config, name) for name in SEARCHES} | options
         return self.outputs(**settings)
 
-    def tune(self):
-        tuned = tune_search(self.model, SOURCES, REFERENCES, self)
+    def tune(self, pairs=PAIRS):
+        tuned = tune_search(self.model, SOURCES[:pairs], REFERENCES[:pairs], self)
         for name, setting in tuned.items():
             assert getattr(self.model.generation_config, name) == setting.value
         return {name: setting.value for name, setting in tuned.items()}, tuned
@@ -70,6 +70,11 @@ def test_loops_are_stopped_before_lengths_are_tried():
 def test_nothing_changes_without_proof(better):
     search = Searches(lambda length_penalty, **others: SHORT if length_penalty in (None, 1.0) else better)
     assert search.tune() == ({}, {}) and search.model.generation_config.length_penalty in (None, 1.0)
+
+
+def test_a_few_pairs_prove_nothing():
+    search = Searches(None)
+    assert search.tune(pairs=29) == ({}, {}) and not search.tried
 
 
 @pytest.mark.parametrize("settings", [{"num_beams": 1}, {"length_penalty": 0.6}], ids=str)
