@@ -50,7 +50,8 @@ def tune_search(
     """Set `no_repeat_ngram_size` and `length_penalty` where this improves the translations of held-out sources.
 
     A value must improve BLEU or chrF with p < 0.01, by paired bootstrap resampling, and lower neither; BLEU counts if
-    it suits the references. Repeated n-grams are only blocked if a translation loops. Fewer than 30 pairs prove nothing.
+    it suits the references. Fewer than 30 pairs prove nothing, and repeated n-grams are only blocked if a translation
+    loops.
 
     Args:
         model: The model; its generation settings are updated. Settings other than those of transformers stay.
