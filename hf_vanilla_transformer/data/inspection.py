@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .encoding import encode_pairs
 from .features import Features, split_features
-from .reading import PAIR_FEATURES, iterate_pairs
+from .reading import PAIR_FEATURES, iterate_pairs, spread
 
 TextPair = Mapping[str, str]
 
@@ -144,7 +144,7 @@ def oddities(pairs: Any, tokenizer: PreTrainedTokenizerBase | None = None) -> li
 def sample_of(pairs: Any) -> list[dict[str, str]]:
     """Return pairs spread evenly over a dataset, or the first ones of a stream."""
     if isinstance(pairs, datasets.Dataset):
-        pairs = pairs.select(range(0, len(pairs), _step(len(pairs), SAMPLE)))
+        pairs = spread(pairs, SAMPLE)
     return [*islice(iterate_pairs(pairs), SAMPLE)]
 
 

@@ -277,6 +277,11 @@ def iterate_pairs(dataset: Any) -> Iterator[dict[str, str]]:
             yield {"source": source, "target": target}
 
 
+def spread(pairs: datasets.Dataset, number: int) -> datasets.Dataset:
+    """Return at most `number` pairs, spread evenly, since corpora are often sorted."""
+    return pairs.select(range(0, len(pairs), max(1, -(-len(pairs) // number))))
+
+
 def headerless_tsv_files(texts: Iterable[DataArguments]) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield (name, first pair) of each TSV file whose first line was read as a pair, not as a header."""
     for text in texts:

@@ -9,6 +9,7 @@ import datasets
 from ..data.arguments import AUTO, NONE, DataArguments
 from ..data.augmentation import DEFAULT
 from ..data.features import texts_of
+from ..data.reading import spread
 from ..model.tokenization_vanilla_transformer import tags_of
 from ..presets import AUTO_PRESET, preset_config
 from ..text.notation import PROSE, Notation, find_notation, share_symbols, split_into_symbols
@@ -284,7 +285,7 @@ def count_words(train: datasets.Dataset) -> float:
 
 
 def _sample(train: datasets.Dataset) -> datasets.Dataset:
-    return train.select(range(0, len(train), -(-len(train) // SAMPLE)))
+    return spread(train, SAMPLE)
 
 
 def _obstacles(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ..data.augmentation import has_placeholders, protect_pairs
 from ..data.batching import token_lengths
 from ..data.encoding import NO_LIMITS, LengthLimits, within_limits
 from ..data.features import split_features, texts_of
-from ..data.reading import PAIR_FEATURES
+from ..data.reading import PAIR_FEATURES, spread
 from ..data.word_alignment import align_corpus
 from ..inference.alignment import find_alignment_heads, set_alignment_heads
 from ..inference.translation import remarks_logger, translate
@@ -297,7 +297,7 @@ class Evaluation:
         validation = self.text.validation
         if not self.args.tune_search or validation is None or not self.text.target_notation.is_prose:
             return {}
-        pairs = validation.select(range(0, len(validation), -(-len(validation) // SEARCHED_PAIRS)))
+        pairs = spread(validation, SEARCHED_PAIRS)
         directions = self.directions(pairs)
 
         def translations(**options: Any) -> list[str]:
@@ -331,7 +331,7 @@ class Evaluation:
         pairs = self.text.train if self.text.validation is None else self.text.validation
         if not isinstance(pairs, datasets.Dataset):
             pairs = datasets.Dataset.from_list([*pairs.take(PAIRS)])
-        pairs = pairs.select(range(0, len(pairs), -(-len(pairs) // PAIRS)))
+        pairs = spread(pairs, PAIRS)
         usable = within_limits({side: pairs[side][:] for side in PAIR_FEATURES}, self.tokenizer, self.limits)
         pairs = pairs.select([i for i, is_usable in enumerate(usable) if is_usable])
         sources = [split_features(source, self.text.features) for source in pairs["source"]]

@@ -54,7 +54,7 @@ def tune_search(
     loops.
 
     Args:
-        model: The model; its generation settings are updated. Settings other than those of transformers stay.
+        model: The model; its generation settings are updated. Values that were already set stay.
         sources: Sources not trained on.
         references: Their translations.
         translate: Translates the sources, with options of `generate()`.

@@ -17,6 +17,7 @@ from ..data.augmentation import DEFAULT, DEFAULT_SHARES, has_placeholders
 from ..data.batching import token_lengths
 from ..data.encoding import PairCounts
 from ..data.features import without_features
+from ..data.reading import spread
 from ..inference.preparation import Preparation
 from ..pretrained.alphabet import PLAIN_PUNCTUATION
 from ..pretrained.output_limits import EXTRA_OUTPUT_TOKENS
@@ -62,7 +63,7 @@ class TrainingText:
 
     @cached_property
     def sample(self) -> Any:
-        return self.pairs.select(range(0, len(self.pairs), -(-len(self.pairs) // SAMPLE)))
+        return spread(self.pairs, SAMPLE)
 
     @cached_property
     def evidence(self) -> Evidence:

@@ -14,7 +14,7 @@ from ..data.corpora import Part, corpora_of, rows_per_epoch
 from ..data.encoding import PairCounts, TokenizedStream, add_alignments
 from ..data.features import Features, texts_of
 from ..data.inspection import SeenPairs
-from ..data.reading import PART_COLUMN, iterate_pairs
+from ..data.reading import PART_COLUMN, iterate_pairs, spread
 from ..data.splits import load_parallel_text
 from ..data.word_alignment import align_corpus
 from ..errors import DataError
@@ -63,7 +63,7 @@ class TextSplits:
         """How the targets are written, by training pairs that stand for all; for a stream, by its first ones."""
         train = self.train
         if isinstance(train, datasets.Dataset):
-            return find_notation(train.select(range(0, len(train), -(-len(train) // SAMPLE)))["target"])
+            return find_notation(spread(train, SAMPLE)["target"])
         return find_notation(pair["target"] for pair in train.take(SAMPLE))
 
     def rows_by_direction(self, pairs: datasets.Dataset) -> dict[tuple[str | None, str | None], np.ndarray]:
