@@ -33,6 +33,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "max_tokens": 8192,
     "muon": False,
     "augment": NONE,
+    "final_length_penalty": 1.0,
     "tune_search": False,
     "num_train_epochs": 20.0,
     "eval_strategy": "epoch",

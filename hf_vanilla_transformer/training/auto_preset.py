@@ -51,15 +51,18 @@ class Tier:
     # Fewer epochs underfit; more overfit.
     epochs: range = range(10, 61)
 
-    def settings(self, words: float, distinct_words: float) -> dict[str, Any]:
-        """Return the settings for a corpus of this size; `distinct_words` excludes reversed copies of pairs."""
+    def settings(self, words: float, distinct_words: float, distinct_pairs: float = float("inf")) -> dict[str, Any]:
+        """Return the settings for a corpus of this size; distinct are pairs that are neither repeated nor reversed."""
         epochs = min(max(round(self.words_in_all / words), self.epochs[0]), self.epochs[-1])
-        vocab_size = min(max(round(distinct_words / WORDS_PER_TOKEN, -3), MIN_VOCAB_SIZE), self.vocab_size)
+        tokens = min(distinct_words / WORDS_PER_TOKEN, distinct_pairs / PAIRS_PER_TOKEN)
+        vocab_size = min(max(round(tokens, -3), MIN_VOCAB_SIZE), self.vocab_size)
         return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
 
 
-# Multi30k scores higher with 8,000 tokens than with 4,000, Tatoeba with 16,000 than with 8,000 (docs/choosing.md).
+# Multi30k scores higher with 8,000 tokens than with 4,000, Tatoeba with 16,000 than with 8,000 (docs/choosing.md), but
+# Guaraní, whose fewer sentences have as many words, with 4,000 (docs/measurements/small_languages.md).
 WORDS_PER_TOKEN = 80
+PAIRS_PER_TOKEN = 3.6
 MIN_VOCAB_SIZE = 4000
 
 # Batch tokens per word of both sides, padding included, on Multi30k.
@@ -103,7 +106,7 @@ TIERS = (
 
 # Why a setting differs from the paper.
 REASONS = {
-    "vocab_size": "{per_token:.1f} words per token",
+    "vocab_size": "{words:.0f} words and {pairs:.1f} pairs per token, without repeats",
     "num_train_epochs": "{millions:.2g} million words in total",
     "dropout": "few pairs, many epochs",
     "guided_alignment": "an attention head learns word alignment sooner",
@@ -139,7 +142,8 @@ def resolve_auto_preset(
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
     corpus, distinct = look_at(text), text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
-    settings, overrides = tier.settings(size, distinct * size), parse_overrides(model_args.config_overrides)
+    settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
+    overrides = parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
     stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text.train).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
@@ -157,7 +161,8 @@ def resolve_auto_preset(
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
     if not corpus.is_prose:
         args = _with_evaluations(args, steps)
-    facts = {"per_token": distinct * size / settings["vocab_size"], "millions": size * args.num_train_epochs / 1e6}
+    facts = {name: distinct * n / settings["vocab_size"] for name, n in (("words", size), ("pairs", corpus.pairs))}
+    facts["millions"] = size * args.num_train_epochs / 1e6
     lines.insert(
         0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
     )

@@ -304,7 +304,8 @@ class Evaluation:
             return self._translated(model, pairs["source"][:], directions, **options)
 
         tokenize = self.args.bleu_tokenize or usable_tokenizer(self.text.parts[0].target_lang)
-        return tune_search(model, pairs["source"][:], pairs["target"][:], translations, tokenize)
+        given = {"length_penalty"} if self.args.is_given("final_length_penalty") else set[str]()
+        return tune_search(model, pairs["source"][:], pairs["target"][:], translations, tokenize, given)
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that best agree with statistical word alignments, unless alignment heads are already set.

@@ -197,7 +197,8 @@ class TrainingOptions:
     resume_with_changes: bool = option(False, "Resume even if text, batches, seed, loss or optimizer have changed.")
     final_num_beams: NumBeams = option(4, "Beams in the final evaluation and in the saved model's generate().")
     final_length_penalty: float = option(
-        1.0, "Length penalty with final_num_beams: scores are divided by length ** penalty."
+        UNSET,
+        "Length penalty with final_num_beams: scores are divided by length ** penalty (default: 1, unless tuned).",
     )
     tune_search: bool = option(
         UNSET,

@@ -1,6 +1,6 @@
 """Tune the search on validation pairs: a setting must improve their translations significantly."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
@@ -46,6 +46,7 @@ def tune_search(
     references: Sequence[str],
     translate: Callable[..., list[str]],
     tokenize: str | None = None,
+    given: Collection[str] = (),
 ) -> dict[str, TunedSetting]:
     """Set `no_repeat_ngram_size` and `length_penalty` where this improves the translations of held-out sources.
 
@@ -54,11 +55,12 @@ def tune_search(
     loops.
 
     Args:
-        model: The model; its generation settings are updated. Values that were already set stay.
+        model: The model; its generation settings are updated.
         sources: Sources not trained on.
         references: Their translations.
         translate: Translates the sources, with options of `generate()`.
         tokenize: sacreBLEU tokenizer for BLEU.
+        given: Names of settings that stay.
 
     Returns:
         The settings that were changed, by name.
@@ -71,10 +73,10 @@ def tune_search(
     outputs = translate()
     for name, values in SEARCHES.items():
         if name == "length_penalty":
-            can_help = settings.num_beams > 1 and settings.length_penalty in (None, 1.0)
+            can_help = settings.num_beams > 1
         else:
-            can_help = not settings.no_repeat_ngram_size and any(map(facts.is_loop, sources, outputs))
-        if not can_help:
+            can_help = any(map(facts.is_loop, sources, outputs))
+        if name in given or not can_help:
             continue
         tried = {value: translate(**{name: value}) for value in values}
         if better := _improvements(outputs, tried, references, metrics, tokenize):

@@ -46,6 +46,7 @@ def small_tier(monkeypatch):
 @pytest.mark.parametrize("tier", TIERS[:-1], ids=lambda tier: f"{tier.words:,} words")
 def test_the_size_decides(tier, tmp_path, monkeypatch):
     limit, following = int(tier.words), TIERS[TIERS.index(tier) + 1]
+    monkeypatch.setattr(auto_preset, "PAIRS_PER_TOKEN", 1e-9)
     for size, expected in ((limit, tier), (limit + 1, following)):
         model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
         monkeypatch.setattr(auto_preset, "count_words", lambda train, size=size: size)
@@ -100,8 +101,17 @@ def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
     assert args.warmup_steps == 4000
 
 
+@looped(
+    ("pairs", "vocab_size"),
+    [(1000, 4000), (14_500, 4000), (29_000, 8000), (1e6, 12_000)],
+)
+def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
+    assert TIERS[0].settings(960_000, 960_000, pairs)["vocab_size"] == vocab_size
+
+
 def test_repeated_pairs_do_not_enlarge_the_vocabulary(tmp_path, monkeypatch):
     monkeypatch.setattr(auto_preset, "count_words", lambda train: 960_000)
+    monkeypatch.setattr(auto_preset, "PAIRS_PER_TOKEN", 1e-9)
 
     def vocab_size(sources: list[str], targets: list[str]) -> int:
         text = TextSplits(datasets.Dataset.from_dict({"source": sources, "target": targets}))

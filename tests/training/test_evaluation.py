@@ -128,6 +128,8 @@ class TestTunedSearch:
         assert tried[0] == (367, {}) and tuned.keys() == {"length_penalty"} and tuned["length_penalty"].pairs == 367
         model.save_pretrained(tmp_path)
         assert load_model(tmp_path).generation_config.length_penalty == 1.5
+        tried.clear()
+        assert self.evaluated(finished, final_length_penalty=1.0).tune_search(model) == {} and len(tried) == 1
 
     def test_else_nothing_is_translated(self, finished, monkeypatch):
         monkeypatch.setattr(Evaluation, "_translated", None)
