@@ -159,7 +159,7 @@ def resolve_auto_preset(
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
         settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
-    if not corpus.is_prose:
+    if args.lr_scheduler_type == "cosine":
         args = _with_evaluations(args, steps)
     facts = {name: distinct * n / settings["vocab_size"] for name, n in (("words", size), ("pairs", corpus.pairs))}
     facts["millions"] = size * args.num_train_epochs / 1e6
@@ -266,7 +266,10 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
 
 
 def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
-    """Evaluate about `EVALUATIONS` times, or every `eval_steps`, since epochs of a small corpus take seconds."""
+    """Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds.
+
+    The last models of a schedule that decays to zero are the best, so nothing is lost between the evaluations.
+    """
     if "eval_strategy" not in args.not_given or args.save_strategy != "epoch":
         return args
     every = args.eval_steps or max(1, round(steps / EVALUATIONS))

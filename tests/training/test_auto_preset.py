@@ -359,4 +359,6 @@ def test_prose_keeps_its_tokens(tmp_path, small_tier):
     sentences = [f"The {word} is not a {other} ." for word, other in zip(SPELLING, SPELLING[::-1], strict=True)]
     chosen, _, args, _ = choose(tmp_path, sentences, sentences)
     assert chosen.source_tokenizer == chosen.target_tokenizer == ("bpe", None)
-    assert not chosen.separate_vocabularies and args.eval_strategy == "epoch"
+    assert not chosen.separate_vocabularies and args.eval_strategy == "steps"
+    _, _, args, _ = choose(tmp_path, sentences, sentences, lr_scheduler_type="inverse_sqrt")
+    assert args.eval_strategy == "epoch"
