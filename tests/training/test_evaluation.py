@@ -110,11 +110,13 @@ class TestTunedSearch:
     """Of prose that people write in sentences."""
 
     @staticmethod
-    def evaluated(folder, **options):
+    def evaluated(folder, languages=("de",), **options):
         sources = [f"x {i}" for i in range(1100)]
         pairs = datasets.Dataset.from_dict({"source": sources, "target": ["a small cat sleeps here"] * len(sources)})
         args = VanillaTransformerTrainingArguments(str(folder), use_cpu=True, **{"tune_search": True, **options})
-        return Evaluation(TextSplits(pairs, validation=pairs), AutoTokenizer.from_pretrained(folder), args)
+        parts = tuple(Part("en", language) for language in languages)
+        text = TextSplits(pairs, validation=pairs, parts=parts)
+        return Evaluation(text, AutoTokenizer.from_pretrained(folder), args)
 
     def test_it_is_judged_by_some_validation_pairs(self, finished, monkeypatch, tmp_path):
         model, tried = load_model(finished), []
@@ -134,6 +136,8 @@ class TestTunedSearch:
     def test_else_nothing_is_translated(self, finished, monkeypatch):
         monkeypatch.setattr(Evaluation, "_translated", None)
         assert self.evaluated(finished, tune_search=False).tune_search(load_model(finished)) == {}
+        # BLEU splits Chinese into characters.
+        assert self.evaluated(finished, ("de", "zh")).tune_search(load_model(finished)) == {}
         monkeypatch.setattr(text_splits, "find_notation", lambda texts: Notation(WORDS, "single words"))
         assert self.evaluated(finished).tune_search(load_model(finished)) == {}
 
