@@ -120,6 +120,9 @@ class SearchOptions:
     length_penalty: Annotated[float, Range(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] | None = _described(
         None, "Above 0 favors long translations. Default: the model's setting."
     )
+    no_repeat_ngram_size: NotNegative | None = _described(
+        None, "Never repeat this many tokens in a row; 0: no limit. Default: the model's setting."
+    )
     do_sample: bool = _described(False, "Sample tokens instead of searching.")
     temperature: Annotated[float, Range(ge=0.01, le=100)] | None = _described(
         None, "Sampling temperature; below 1 favors likely tokens."

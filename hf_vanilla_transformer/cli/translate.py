@@ -79,8 +79,8 @@ from .prompt import answer_lines
 
 # Passed to `translate_lines` unless None.
 SEARCH_OPTIONS = (
-    "num_hypotheses", "num_beams", "length_penalty", "max_new_tokens", "max_source_length", "chunk_size",
-    "split_sentences", "raw", "rules", "pivot",
+    "num_hypotheses", "num_beams", "length_penalty", "no_repeat_ngram_size", "max_new_tokens", "max_source_length",
+    "chunk_size", "split_sentences", "raw", "rules", "pivot",
 )  # fmt: skip  # a table, not an expression
 
 # Settings that a resumed run must share with the interrupted one, besides model and input. Batch size, which may have
@@ -107,7 +107,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     search = parser.add_argument_group("search")
     hypotheses = "Translations per sentence, with --format json or on a terminal."
-    names = ("num_beams", "num_hypotheses", "length_penalty", "max_new_tokens")
+    names = ("num_beams", "num_hypotheses", "length_penalty", "no_repeat_ngram_size", "max_new_tokens")
     add_options(parser, search, SearchOptions, *names, num_hypotheses={"help": hypotheses})
     terms = "Fixed translations: a term, a tab and its translation per line."
     search.add_argument("--glossary", metavar="FILE", help=terms)

@@ -279,7 +279,9 @@ def iterate_pairs(dataset: Any) -> Iterator[dict[str, str]]:
 
 def spread(pairs: datasets.Dataset, number: int) -> datasets.Dataset:
     """Return at most `number` pairs, spread evenly, since corpora are often sorted."""
-    return pairs.select(range(0, len(pairs), max(1, -(-len(pairs) // number))))
+    if len(pairs) <= number:
+        return pairs
+    return pairs.select([index * len(pairs) // number for index in range(number)])
 
 
 def headerless_tsv_files(texts: Iterable[DataArguments]) -> Iterator[tuple[str, dict[str, str]]]:

@@ -139,8 +139,9 @@ def load_ctranslate2(
 class CTranslate2Model(nn.Module):
     """An exported model that decodes in place of a transformers model.
 
-    Equal settings give equal tokens, except that with `early_stopping=False` a beam search stops at `PATIENCE` times
-    as many finished hypotheses as beams.
+    Equal settings give equal tokens, with two exceptions: with `early_stopping=False`, a beam search stops at
+    `PATIENCE` times as many finished hypotheses as beams; with `no_repeat_ngram_size`, beam search may find other
+    translations (see `OPTION_NAMES`).
 
     Attributes:
         folder: The folder it was loaded from.

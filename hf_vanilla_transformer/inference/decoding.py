@@ -161,7 +161,8 @@ class Decoder:
         self.num_beams = num_beams = self._setting("num_beams", 1)
         check_range(POSITIVE, num_hypotheses=num_hypotheses, max_tokens=max_tokens, num_beams=num_beams)
         check_bounds(options)
-        check_range(ranges(SearchOptions)["length_penalty"], length_penalty=self._setting("length_penalty", 1.0))
+        for name in ("length_penalty", "no_repeat_ngram_size"):
+            check_range(ranges(SearchOptions)[name], **{name: self._setting(name, None)})
         if num_hypotheses > num_beams and (num_beams > 1 or not self._setting("do_sample", False)):
             raise ValueError(
                 f"{num_hypotheses} hypotheses need as many beams, but `num_beams` is {num_beams}; raise it"

@@ -46,7 +46,7 @@ class TranslationOptions(SearchOptions):
 
     def generation_options(self) -> dict[str, Any]:
         """Return the settings for `generate()` that are not None."""
-        names = ["num_beams", "length_penalty", "max_new_tokens"]
+        names = ["num_beams", "length_penalty", "no_repeat_ngram_size", "max_new_tokens"]
         settings: dict[str, Any] = {}
         if self.do_sample:
             names += ["temperature", "top_k", "top_p"]

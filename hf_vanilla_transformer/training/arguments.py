@@ -145,6 +145,7 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
     Attributes:
         not_given: Names of fields that a preset may still set: no argument did, and they have their defaults. Copies
             by `dataclasses.replace` or from `to_dict()` count every field as given; those by `with_fields` do not.
+        saving_is_given: Whether an argument set `save_strategy` or `save_steps`; likewise.
 
     Raises:
         ValueError: The warm-up gives no learning rate, two arguments are mutually exclusive, the optimizer is not
@@ -159,6 +160,7 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         self._without_argument = [name for name in PRESET_DEFAULTS if getattr(self, name) is None]
         for name in self._without_argument:
             setattr(self, name, PRESET_DEFAULTS[name])
+        self.saving_is_given = self.save_strategy is not None or self.save_steps is not None
         if self.time_budget is not None:
             self._leave_length_open()
         self._infer_saving()

@@ -21,6 +21,7 @@ from .arguments import (
     parse_overrides,
     with_fields,
 )
+from .search_tuning import why_not_tuned
 from .text_splits import TextSplits
 
 # Pairs sampled to estimate the number of words.
@@ -117,6 +118,7 @@ REASONS = {
     "max_tokens": "small batches, for more steps",
     "augment": "people do not type the way corpora are written",
     "tune_search": "translations may loop or be too short; validation pairs decide",
+    "eval_steps": "about ten evaluations",
 }
 SEQUENCE_REASONS = REASONS | {
     "norm_position": "learns in fewer steps than the paper's post-norm",
@@ -145,7 +147,7 @@ def resolve_auto_preset(
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
     overrides = parse_overrides(model_args.config_overrides)
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
-    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text.train).items()} | stays
+    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
     joined = join_overrides(tier.overrides | overrides)
     model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size, config_overrides=joined)
@@ -159,8 +161,9 @@ def resolve_auto_preset(
     if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
         settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
-    if args.lr_scheduler_type == "cosine":
+    if args.lr_scheduler_type == "cosine" and "eval_strategy" in args.not_given and not args.saving_is_given:
         args = _with_evaluations(args, steps)
+        settings["eval_steps"] = args.eval_steps
     facts = {name: distinct * n / settings["vocab_size"] for name, n in (("words", size), ("pairs", corpus.pairs))}
     facts["millions"] = size * args.num_train_epochs / 1e6
     lines.insert(
@@ -270,8 +273,6 @@ def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -
 
     The last models of a schedule that decays to zero are the best, so nothing is lost between the evaluations.
     """
-    if "eval_strategy" not in args.not_given or args.save_strategy != "epoch":
-        return args
     every = args.eval_steps or max(1, round(steps / EVALUATIONS))
     return with_fields(args, eval_strategy="steps", eval_steps=every, save_strategy="steps", save_steps=every)
 
@@ -296,15 +297,17 @@ def _sample(train: datasets.Dataset) -> datasets.Dataset:
     return spread(train, SAMPLE)
 
 
-def _obstacles(args: VanillaTransformerTrainingArguments, train: datasets.Dataset) -> dict[str, str]:
-    """Return why guided alignment or noise is impossible, by setting."""
-    sample, reasons = _sample(train), {}
+def _obstacles(args: VanillaTransformerTrainingArguments, text: TextSplits) -> dict[str, str]:
+    """Return why guided alignment, noise or tuning is impossible, by setting."""
+    sample, reasons = _sample(cast(datasets.Dataset, text.train)), {}
     if not all(_has_spaced_words(sample[side]) for side in ("source", "target")):
         reasons = dict.fromkeys(("guided_alignment", "augment"), "words are not separated by white space")
     if args.packing:
         reasons["guided_alignment"] = "not with `packing`"
     if not args.max_tokens:
         reasons["augment"] = "needs `max_tokens`"
+    if obstacle := why_not_tuned(text):
+        reasons["tune_search"] = obstacle
     return reasons
 
 

@@ -31,7 +31,6 @@ from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import METRICS, TIE_BREAKERS, gain
 from .checkpoints import average_checkpoints, complete_checkpoints
 from .metrics import FAST_METRICS, bleu_fault, metrics_for, translation_scores, usable_tokenizer
-from .plan import bleu_tokenizer
 from .proof import PAIRS, HeldOut, prove_rules
 from .search_tuning import PAIRS as SEARCHED_PAIRS
 from .search_tuning import TunedSetting, tune_search
@@ -207,7 +206,7 @@ class Evaluation:
         split, samples = self.translate_samples(model)
         rules = {name: rule._asdict() for name, rule in facts.rules.items()}
         entries = {**training, **chosen, **scores, "text_rules": rules, "sample_split": split}
-        if tuned:
+        if self.args.tune_search:
             entries["tuned_search"] = {name: setting._asdict() for name, setting in tuned.items()}
         if not self.text.target_notation.is_prose:
             entries["target_notation"] = self.text.target_notation.algorithm
@@ -294,21 +293,16 @@ class Evaluation:
         return pivots
 
     def tune_search(self, model: PreTrainedModel) -> dict[str, TunedSetting]:
-        """Set what improves the search on the validation pairs, if asked to.
-
-        Targets must be prose, and those of several directions must have BLEU's tokenizer in common.
-        """
-        validation = self.text.validation
-        if not self.args.tune_search or validation is None or not self.text.target_notation.is_prose:
+        """Set what improves the search on the validation pairs, if asked to."""
+        if not self.args.tune_search:
             return {}
-        if (tokenize := bleu_tokenizer(self.args, self.text)) is None:
-            return {}
-        pairs = spread(validation, SEARCHED_PAIRS)
+        pairs = spread(cast(datasets.Dataset, self.text.validation), SEARCHED_PAIRS)
         directions = self.directions(pairs)
 
         def translations(**options: Any) -> list[str]:
             return self._translated(model, pairs["source"][:], directions, **options)
 
+        tokenize = self.args.bleu_tokenize or usable_tokenizer(self.text.parts[0].target_lang)
         given = {"length_penalty"} if self.args.is_given("final_length_penalty") else set[str]()
         return tune_search(model, pairs["source"][:], pairs["target"][:], translations, tokenize, given)
 

@@ -19,6 +19,7 @@ from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, metrics_for, usable_tokenizer
 from .options import AUTO_METRIC, LOWER_IS_BETTER
+from .search_tuning import why_not_tuned
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
 
@@ -80,6 +81,9 @@ def plan_run(
     reasons += [f"noise        without {kind}: {why}" for kind, why in faults.items()]
     metrics, fault = suitable_metrics(args, text)
     chosen = {**preset_smoothing(args, model_args), **possible_schedule(args, text), **metrics}
+    if args.tune_search and (obstacle := why_not_tuned(text)):
+        chosen["tune_search"] = False
+        reasons.append(f"search       not tuned: {obstacle}")
     args = with_fields(args, augment=augment, **chosen)
     return RunPlan(model_args, data_args, args, checkpoint, tuple(reasons), fault)
 

@@ -220,7 +220,7 @@ def end_summary(results: Results, output_dir: str) -> str:
             lines.append(f"             of {len(results.translations)} {output}s, {' and '.join(found)}")
     if results.bleu_fault:
         lines.append(f"note         BLEU says little about this text: {results.bleu_fault}")
-    lines += search_lines(entries.get("tuned_search", {}))
+    lines += search_lines(entries)
     lines += rule_lines(entries.get("text_rules", {}))
     tokens = entries.get("train_tokens_per_second")
     speed = f", {tokens:.0f} tokens per second" if tokens else ""
@@ -238,15 +238,20 @@ def end_summary(results: Results, output_dir: str) -> str:
     return "\n".join([*lines, f"model        {output_dir} ({chosen}{by})"])
 
 
-def search_lines(tuned: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def search_lines(entries: Mapping[str, Any]) -> list[str]:
     """List the settings of the search that were tuned, with the scores before and after."""
+    if "tuned_search" not in entries:
+        return []
     lines = []
-    for name, setting in tuned.items():
+    for name, setting in entries["tuned_search"].items():
         before, after = setting["before"], setting["after"]
-        gains = (f"{METRIC_NAMES[key]} {before[key]:.2f} to {after[key]:.2f}" for key in after)
-        of_pairs = f"{setting['pairs']} validation pairs, p = {setting['p_value']:.3f}"
-        lines.append(f"search       {name} {setting['value']:g}: {', '.join(gains)} ({of_pairs})")
-    return lines
+        gains = (
+            f"{METRIC_NAMES[key]} {before[key]:.2f} to {after[key]:.2f} (p = {p_value:.3f})"
+            for key, p_value in setting["p_values"].items()
+        )
+        of_pairs = f"on {setting['pairs']} validation pairs"
+        lines.append(f"search       {name} {setting['value']:g}: {', '.join(gains)}, {of_pairs}")
+    return lines or ["search       as it was: nothing tried was significantly better on the validation pairs"]
 
 
 def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:

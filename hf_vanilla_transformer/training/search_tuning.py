@@ -7,8 +7,10 @@ from transformers import PreTrainedModel
 
 from ..text.facts import TextFacts
 from .metrics import FAST_METRICS, bleu_fault, paired_bootstrap, translation_scores
+from .text_splits import TextSplits
 
-# Most and fewest pairs by which settings are judged, and the largest p-value of an improvement.
+# Most and fewest pairs by which settings are judged, and the p-value below which an improvement counts, divided by the
+# number of comparisons for a setting (Bonferroni).
 PAIRS, FEWEST_PAIRS, SIGNIFICANCE = 500, 30, 0.01
 
 # Values to try, one setting after another.
@@ -25,19 +27,28 @@ class TunedSetting(NamedTuple):
         value: Its value.
         before: Scores without it, by metric.
         after: Scores with it.
-        p_value: The share of samples in which equally good searches would differ at least this much.
+        p_values: p-value of each difference, as from `paired_bootstrap`.
         pairs: Number of pairs.
     """
 
     value: float
     before: dict[str, float]
     after: dict[str, float]
-    p_value: float
+    p_values: dict[str, float]
     pairs: int
 
     @property
     def gain(self) -> float:
         return sum(self.after.values()) - sum(self.before.values())
+
+
+def why_not_tuned(text: TextSplits) -> str | None:
+    """Why the search cannot be tuned on these pairs; None if it can."""
+    if text.validation is None or len(text.validation) < FEWEST_PAIRS:
+        return f"needs {FEWEST_PAIRS} validation pairs"
+    if text.has_several_directions:
+        return "all directions share one search"
+    return None if text.target_notation.is_prose else "for prose only"
 
 
 def tune_search(
@@ -50,9 +61,8 @@ def tune_search(
 ) -> dict[str, TunedSetting]:
     """Set `no_repeat_ngram_size` and `length_penalty` where this improves the translations of held-out sources.
 
-    A value must improve BLEU or chrF with p < 0.01, by paired bootstrap resampling, and lower neither; BLEU counts if
-    it suits the references. Fewer than 30 pairs prove nothing, and repeated n-grams are only blocked if a translation
-    loops.
+    A value must improve BLEU or chrF significantly, by paired bootstrap resampling, and lower neither; BLEU counts if
+    it suits the references. Repeated n-grams are only blocked if a translation loops.
 
     Args:
         model: The model; its generation settings are updated.
@@ -67,8 +77,6 @@ def tune_search(
     """
     settings: Any = model.generation_config
     facts, tuned = TextFacts.of(settings), dict[str, TunedSetting]()
-    if len(references) < FEWEST_PAIRS:
-        return tuned
     metrics = [key for key in FAST_METRICS if key != "bleu" or not bleu_fault(references, tokenize)]
     outputs = translate()
     for name, values in SEARCHES.items():
@@ -94,15 +102,16 @@ def _improvements(
     tokenize: str | None,
 ) -> list[TunedSetting]:
     systems = {"": outputs, **{str(value): texts for value, texts in tried.items()}}
-    p_values = paired_bootstrap(systems, references, metrics, tokenize=tokenize)
+    found = paired_bootstrap(systems, references, metrics, tokenize=tokenize)
+    limit = SIGNIFICANCE / (len(tried) * len(metrics))
 
     def scores(texts: Sequence[str]) -> dict[str, float]:
-        found = translation_scores(texts, references, tokenize=tokenize, metrics=metrics)
-        return {key: float(found[key]) for key in metrics}
+        scored = translation_scores(texts, references, tokenize=tokenize, metrics=metrics)
+        return {key: float(scored[key]) for key in metrics}
 
     before, improvements = scores(outputs), []
     for value, texts in tried.items():
-        p_value, after = min(p_values[str(value)].values()), scores(texts)
-        if p_value < SIGNIFICANCE and all(after[key] >= before[key] for key in metrics):
-            improvements.append(TunedSetting(value, before, after, p_value, len(references)))
+        p_values, after = found[str(value)], scores(texts)
+        if min(p_values.values()) < limit and all(after[key] >= before[key] for key in metrics):
+            improvements.append(TunedSetting(value, before, after, p_values, len(references)))
     return improvements

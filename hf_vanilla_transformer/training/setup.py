@@ -294,4 +294,7 @@ def set_generation_defaults(model: PreTrainedModel, args: VanillaTransformerTrai
     settings.update(num_beams=args.final_num_beams, max_length=max_length)
     # Without beams a length penalty has no effect, and a model that sets one cannot be saved.
     settings.length_penalty = args.final_length_penalty if args.final_num_beams > 1 else None
+    if args.tune_search:
+        # What was tuned for the pairs of an earlier training may not suit these.
+        settings.no_repeat_ngram_size = None
     settings.validate(strict=True)

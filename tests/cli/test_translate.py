@@ -168,6 +168,7 @@ def test_options_reach_the_search(run, caplog):
     plain = scores()
     assert scores("--num_beams", "2", "--device", "cpu", "--max_tokens", "9999") == pytest.approx(plain, rel=1e-4)
     unlike = [("--num_beams", "1"), ("--length_penalty", "0"), ("--bf16",), ("--max_source_length", "3")]
+    unlike += [("--no_repeat_ngram_size", "1")]
     assert "truncated" not in caplog.text
     for options in unlike:
         assert scores(*options) != pytest.approx(plain, rel=1e-6), options

@@ -87,6 +87,7 @@ def test_functions_run_in_the_thread_of_the_model(served):
         ({"num_hypotheses": 2}, "2 hypotheses need as many beams"),
         ({"num_beams": 0}, "`num_beams` is 0"),
         ({"length_penalty": float("nan")}, "`length_penalty` is nan"),
+        ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` is -1"),
     ],
 )
 def test_options_out_of_range_are_refused_before_they_wait(served, options, message):

@@ -31,7 +31,7 @@ def pairs(words: int) -> datasets.Dataset:
 
 
 def corpus(words: int) -> TextSplits:
-    return TextSplits(pairs(words))
+    return TextSplits(pairs(words), validation=datasets.concatenate_datasets([pairs(60)] * 30))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_size_decides(tier, tmp_path, monkeypatch):
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
         assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
-        assert len(lines) == 3 + len(expected.overrides) + len(expected.training)
+        assert len(lines) == 3 + len(expected.overrides) + len(expected.training) + (args.eval_strategy == "steps")
         assert {line.split()[0] for line in lines[1:]} >= {"vocab_size", "num_train_epochs", "dropout", "warmup_steps"}
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
@@ -91,6 +91,12 @@ def test_the_tier_of_small_corpora_is_the_recipes_that_were_measured(name, words
     overrides = {field: settings.pop(field) for field in tier.overrides}
     assert recipe["preset"] == tier.preset and settings.items() <= recipe.items()
     assert parse_overrides(recipe["config_overrides"]) == overrides
+
+
+def test_a_search_that_cannot_be_tuned_is_said(tmp_path):
+    text = TextSplits(corpus(60).train, validation=pairs(60))
+    _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS), text)
+    assert not args.tune_search and "  tune_search none: needs 30 validation pairs" in lines
 
 
 def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
@@ -347,6 +353,9 @@ def test_given_tokens_stay(tmp_path):
 def test_given_evaluation_steps_stay(tmp_path):
     _, _, args, _ = choose(tmp_path, SPELLING, SOUNDS, eval_steps=7)
     assert (args.eval_strategy, args.eval_steps, args.save_strategy, args.save_steps) == ("steps", 7, "steps", 7)
+    for given in ({"save_strategy": "epoch"}, {"save_steps": 50}):
+        _, _, args, _ = choose(tmp_path, SPELLING, SOUNDS, **given)
+        assert args.eval_strategy == "epoch" and given.items() <= vars(args).items()
 
 
 def test_pairs_decide_about_epochs_and_dropout(tmp_path):
@@ -360,5 +369,5 @@ def test_prose_keeps_its_tokens(tmp_path, small_tier):
     chosen, _, args, _ = choose(tmp_path, sentences, sentences)
     assert chosen.source_tokenizer == chosen.target_tokenizer == ("bpe", None)
     assert not chosen.separate_vocabularies and args.eval_strategy == "steps"
-    _, _, args, _ = choose(tmp_path, sentences, sentences, lr_scheduler_type="inverse_sqrt")
-    assert args.eval_strategy == "epoch"
+    _, _, args, lines = choose(tmp_path, sentences, sentences, lr_scheduler_type="inverse_sqrt")
+    assert args.eval_strategy == "epoch" and not any("eval_steps" in line for line in lines)

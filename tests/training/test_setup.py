@@ -17,10 +17,10 @@ from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.errors import DataError
 from hf_vanilla_transformer.pretrained.languages import language_pairs
-from hf_vanilla_transformer.pretrained.loading import load_tokenizer
+from hf_vanilla_transformer.pretrained.loading import load_model, load_tokenizer
 from hf_vanilla_transformer.training.arguments import ModelArguments, VanillaTransformerTrainingArguments, with_fields
 from hf_vanilla_transformer.training.plan import possible_schedule, preset_smoothing, suitable_metrics
-from hf_vanilla_transformer.training.setup import check_arguments
+from hf_vanilla_transformer.training.setup import check_arguments, set_generation_defaults
 from hf_vanilla_transformer.training.text_splits import TextSplits, load_text
 from hf_vanilla_transformer.training.tokenizer import load_or_train_tokenizer
 from parallel_text import tsv, write
@@ -184,6 +184,14 @@ class TestModel:
         options = {"final_num_beams": beams, "final_length_penalty": 0.6}
         settings = set_up(tmp_path / "model", **files, **options).trainer.model.generation_config
         assert (settings.num_beams, settings.length_penalty, settings.max_length) == (beams, penalty, 512)
+
+    @pytest.mark.parametrize(("tune_search", "size"), [(True, None), (False, 4)])
+    def test_what_was_tuned_for_other_pairs_is_tuned_anew(self, tmp_path, finished, tune_search, size):
+        model = load_model(finished)
+        model.generation_config.no_repeat_ngram_size = 4
+        args = arguments(tmp_path, tune_search=tune_search)[2]
+        set_generation_defaults(model, args)
+        assert model.generation_config.no_repeat_ngram_size == size
 
     @pytest.mark.parametrize(("tokenize", "perfect"), [("13a", True), ("none", False)])
     def test_it_scores_by_the_tokenizer(self, tmp_path, tokenize, perfect):
