@@ -1,18 +1,20 @@
 """Blocks of text in immediate succession, of which a translation that loops has more than the targets of training."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-# Longest block, in words or in characters of a word.
-MAX_BLOCK = 8
+import regex
+
+# Longest block, in words or in letters of a word.
+MAX_BLOCK = 16
 
 # Share of texts with more repeats than usual: training text may have loops too.
 UNUSUAL_SHARE = 0.001
 
-# Numbers and dashes repeat themselves.
-_WORD = re.compile(r"[^\W\d_]+")
+# With combining marks, which are the vowels of Indic scripts, and joiners. Numbers and dashes repeat themselves.
+_LETTER = regex.compile(r"\p{L}[\p{M}\u200C\u200D]*")
+_WORD = regex.compile(rf"(?:{_LETTER.pattern})+")
 
 
 def count_repeats(text: str) -> int:
@@ -23,7 +25,7 @@ def count_repeats(text: str) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _repeats_within(word: str) -> int:
-    return _repeats(word)
+    return _repeats(_LETTER.findall(word))
 
 
 def _repeats(units: Sequence[str]) -> int:

@@ -125,8 +125,8 @@ def paired_bootstrap(
         tokenize: As for `translation_scores`.
 
     Returns:
-        For each system but the first, the p-value of the difference in each metric: the share of samples in which
-        equally good systems would differ at least this much.
+        For each system but the first, the one-sided p-value of the difference in each metric, as in sacreBLEU: how
+        likely one of two equally good systems is ahead by at least this much.
     """
     rows = [_check_translations(predictions, references) for predictions in systems.values()][0]
     _, *others = systems

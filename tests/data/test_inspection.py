@@ -18,6 +18,12 @@ def corpus():
     return [(pair["source"], pair["target"]) for pair in load_toy_corpus()["train"].select(range(1200))]
 
 
+def listed(pairs):
+    """Return the kinds that `inspect` shows."""
+    located = [("", {"source": source, "target": target}) for source, target in pairs]
+    return {finding.kind for finding in inspect_pairs(lambda: located)[1]}
+
+
 def found_in(pairs, tokenizer=None):
     """Return the kinds that make the corpus odd."""
     dataset = datasets.Dataset.from_list([{"source": source, "target": target} for source, target in pairs])
@@ -103,9 +109,12 @@ class TestOddText:
             return " ".join(text.split()[: len(text.split()) // 2])
 
         pairs = [(source, f"{half(source)} {half(target)}") for source, target in corpus]
-        assert "copied" in found_in([pair if i % 2 else corpus[i] for i, pair in enumerate(pairs)])
+        some = [*pairs[::2], *corpus[1::2]]
+        assert "copied" in listed(some)
+        # Related languages share that many words.
+        assert "copied" not in found_in(some)
         # If most targets are like that, it is the task.
-        assert "copied" not in found_in(pairs)
+        assert "copied" not in listed(pairs)
 
     def test_one_pair(self):
         assert found_in([("a cat", "un gato")] * 200) == {"repeated"}

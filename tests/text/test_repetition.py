@@ -16,11 +16,13 @@ from tables import looped
         ("ma machih machih machih", 3), ("a b a b a b a", 3), ("a b c a b c x a b c", 2), ("aaaa aaaa b", 4),
         # An unfinished repetition does not count.
         ("a b c a b", 1),
-        (" ".join("abcdefgh" * 2), 2), (" ".join("abcdefghi" * 2), 1),
+        (" ".join("abcdefghijklmnop" * 2), 2), (" ".join("abcdefghijklmnopq" * 2), 1),
+        # Letters have marks: vowels, accents, points.
+        ("का की के को", 1), ("नीना ने नाना को नमस्ते कहा", 2), ("का का का", 3), ("e\u0301e\u0300", 1), ("שָׁלוֹם", 1),
     ],
 )  # fmt: skip  # a table
 def test_the_longest_row_of_blocks(text, repeats):
-    assert MAX_BLOCK == 8 and count_repeats(text) == repeats
+    assert MAX_BLOCK == 16 and count_repeats(text) == repeats
 
 
 @looped(
