@@ -170,6 +170,8 @@ def resolve_auto_preset(
         0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
     )
     reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
+    if settings["vocab_size"] == MIN_VOCAB_SIZE:
+        reasons = reasons | {"vocab_size": "the least"}
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else reasons[name].format(**facts)
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
