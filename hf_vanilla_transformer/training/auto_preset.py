@@ -163,14 +163,15 @@ def resolve_auto_preset(
         args = with_fields(args, warmup_steps=settings["warmup_steps"])
     if args.lr_scheduler_type == "cosine" and "eval_strategy" in args.not_given and not args.saving_is_given:
         args = _with_evaluations(args, steps)
-        settings["eval_steps"] = args.eval_steps
+        if text.validation is not None:
+            settings["eval_steps"] = args.eval_steps
     facts = {name: distinct * n / settings["vocab_size"] for name, n in (("words", size), ("pairs", corpus.pairs))}
     facts["millions"] = size * args.num_train_epochs / 1e6
     lines.insert(
         0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
     )
     reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
-    if settings["vocab_size"] == MIN_VOCAB_SIZE:
+    if corpus.is_prose and settings["vocab_size"] == MIN_VOCAB_SIZE:
         reasons = reasons | {"vocab_size": "the least"}
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else reasons[name].format(**facts)
