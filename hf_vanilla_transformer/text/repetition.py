@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-
-import regex
+from functools import cache, lru_cache
+from typing import Any
 
 # Longest block, in words or in letters of a word.
 MAX_BLOCK = 16
@@ -12,20 +11,28 @@ MAX_BLOCK = 16
 # Share of texts with more repeats than usual: training text may have loops too.
 UNUSUAL_SHARE = 0.001
 
-# With combining marks, which are the vowels of Indic scripts, and joiners. Numbers and dashes repeat themselves.
-_LETTER = regex.compile(r"\p{L}[\p{M}\u200C\u200D]*")
-_WORD = regex.compile(rf"(?:{_LETTER.pattern})+")
+# A letter with combining marks, such as the vowels of Indic scripts, and joiners.
+_LETTER = r"\p{L}[\p{M}\u200C\u200D]*"
 
 
 def count_repeats(text: str) -> int:
     """Return how often a block of up to `MAX_BLOCK` words, or of letters in a word, stands in a row; at least 1."""
-    words = _WORD.findall(text.casefold())
+    # Numbers and dashes repeat themselves.
+    words = _pattern(rf"(?:{_LETTER})+").findall(text.casefold())
     return max(_repeats(words), *map(_repeats_within, set(words)), 1)
 
 
 @lru_cache(maxsize=1 << 14)
 def _repeats_within(word: str) -> int:
-    return _repeats(_LETTER.findall(word))
+    return _repeats(_pattern(_LETTER).findall(word))
+
+
+@cache
+def _pattern(text: str) -> Any:
+    # The command line imports this module before it checks which packages are installed.
+    import regex
+
+    return regex.compile(text)
 
 
 def _repeats(units: Sequence[str]) -> int:
