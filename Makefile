@@ -18,7 +18,7 @@ QUICK := $(addprefix tests/,cli/test_convert.py cli/test_evaluate.py conversion/
 	fast/test_fast.py fast/test_chunked_loss.py inference/test_scoring.py pretrained/test_sizes.py model/test_loss.py \
 	model/test_configuration.py model/test_checks.py scripts/benchmarks/test_measure.py search/test_beams.py \
 	serving/test_application.py text/test_casing.py documents/test_html.py training/test_arguments.py \
-	training/test_rdrop.py test_errors.py test_files.py)
+	training/test_search_tuning.py test_errors.py test_files.py)
 
 # pytest's report of the cases that the reliability tests tried.
 RELIABILITY_REPORT := build/reliability.xml

@@ -3,7 +3,7 @@
 Shapes: B batch, S source length, T target length, L either, h heads, d model width, V target vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -313,19 +313,6 @@ class FastForConditionalGeneration(FastGeneration, VanillaTransformerForConditio
         if skip_logits and (loss := summed_loss_without_logits(states, self.lm_head, labels, smoothing)) is not None:
             return loss, None
         return super()._summed_loss(states, labels, smoothing, skip_logits)
-
-    @property
-    def divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Sums the divergence of two passes, given states (2 B, T, d) and a mask of positions with labels (B, T).
-
-        None if the output projection has an adapter or hooks, or is sharded.
-        """
-        head = self.lm_head
-        if not is_bare_linear(head) or type(head.weight) is not nn.Parameter:
-            return None
-        from .chunked_loss import summed_divergence_without_logits
-
-        return partial(summed_divergence_without_logits, head)
 
 
 def summed_loss_without_logits(states: Tensor, head: nn.Module, labels: Tensor, smoothing: float) -> Tensor | None:

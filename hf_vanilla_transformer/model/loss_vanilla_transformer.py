@@ -110,15 +110,6 @@ def summed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 
 
-def at_labels(x: Tensor, present: Tensor) -> Tensor:
-    """Return the positions of one pass (B, T, ...) that have labels; on an accelerator all, the others zeroed.
-
-    Counting the labels would sync an accelerator. Positions that are zero in both passes add nothing to the divergence
-    or its gradient.
-    """
-    return x[present] if can_branch_on(x) else x.masked_fill(~present[..., None], 0).flatten(0, 1)
-
-
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for sums over tensors of `dtype`: at least float32."""
     return torch.promote_types(dtype, torch.float32)

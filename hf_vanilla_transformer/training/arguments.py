@@ -224,8 +224,6 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         for name, is_on in {"bpe_dropout": self.bpe_dropout, "augment": parse_shares(self.augment)}.items():
             if is_on and not self.max_tokens:
                 raise ValueError(f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out")
-        if self.rdrop_alpha and self.packing:
-            raise ValueError("`rdrop_alpha` needs padded batches; leave it or `packing` out")
 
     def _infer_saving(self) -> None:
         if self.save_strategy is None:

@@ -120,11 +120,6 @@ class TrainingOptions:
         "for untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds "
         "the placeholders to the vocabulary.",
     )
-    rdrop_alpha: NotNegativeFloat = option(
-        0.0,
-        "R-Drop: weight of the divergence between two passes with different dropout (5 in Wu et al. 2021); "
-        "a step takes two to three times as long.",
-    )
     ema_decay: Fraction = option(
         0.0,
         "Evaluate, save and finish with an exponential moving average of the weights, with this decay per step "

@@ -61,7 +61,7 @@ MEANT = ORDER.union(
     "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 "
     "adam_epsilon max_grad_norm optim optim_args optim_target_modules muon "
     # Loss
-    "label_smoothing_factor guided_alignment guided_alignment_weight rdrop_alpha ema_decay neftune_noise_alpha "
+    "label_smoothing_factor guided_alignment guided_alignment_weight ema_decay neftune_noise_alpha "
     "average_tokens_across_devices "
     # Batches
     "bpe_dropout augment train_sampling_strategy length_column_name dataloader_drop_last".split(),

@@ -1,6 +1,6 @@
 """The trainer's loss, token-budget batches and evaluation."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -29,13 +29,12 @@ from ..data.encoding import LengthLimits, Prefixes
 from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
 from ..errors import DataError
-from ..model.loss_vanilla_transformer import IGNORE_INDEX, mean_over_labels
+from ..model.loss_vanilla_transformer import IGNORE_INDEX
 from ..pretrained.output_limits import LENGTH_BOUNDS, OutputLimits, row_limit_options
 from ..pretrained.teacher_forcing import position_limit
 from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import SamplerEpoch
 from .guided_alignment import AlignmentHead
-from .rdrop import mean_divergence
 
 # Number of labels in all accumulated batches of all processes; None: in the batch alone.
 ItemCount = Tensor | int | None
@@ -138,8 +137,6 @@ class LossTrainer(Seq2SeqTrainer):
         if self.model_smooths_labels and "labels" in inputs and model.training:
             smoothing = self.args.label_smoothing_factor
             inputs = {**inputs, "smoothing": smoothing, "skip_logits": not return_outputs}
-        if self.args.rdrop_alpha and model.training and "labels" in inputs:
-            return self._rdrop_loss(model, inputs, return_outputs, count)
         return self._guided_loss(model, inputs, return_outputs, count)
 
     def _guided_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: ItemCount) -> Any:
@@ -159,33 +156,6 @@ class LossTrainer(Seq2SeqTrainer):
     def _detach(self) -> None:
         if self._alignment_head is not None:
             self._alignment_head.detach()
-
-    def _rdrop_loss(self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, count: ItemCount) -> Any:
-        """Half of R-Drop's loss: the mean cross-entropy of two passes, plus alpha / 2 times their divergence."""
-        labels = inputs["labels"]
-        # The rows of the second pass follow those of the first.
-        tensors = {name: torch.cat([value] * 2) for name, value in inputs.items() if isinstance(value, Tensor)}
-        doubled = {**inputs, **tensors}
-        without_logits = self._divergence_without_logits() if doubled.get("skip_logits") else None
-        if "skip_logits" in doubled:
-            skips = without_logits is not None
-            doubled |= {"skip_logits": skips, "output_hidden_states": skips}
-        loss, outputs = self._guided_loss(model, doubled, True, None if count is None else 2 * count)
-        if without_logits is None:
-            logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs[1]
-            divergence = mean_divergence(logits, labels, count)
-        else:
-            summed = without_logits(outputs["decoder_hidden_states"][-1], labels.ne(IGNORE_INDEX))
-            divergence = mean_over_labels(summed, labels, count)
-        loss = loss + self.args.rdrop_alpha / 2 * self._loss_scale(count) * divergence
-        return (loss, outputs) if return_outputs else loss
-
-    def _divergence_without_logits(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Return the model's function that sums the divergence of decoder states, if it has one and can call it."""
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1 or self.args.torch_compile:
-            return None
-        model: Any = self.accelerator.unwrap_model(self.model)
-        return getattr(model, "divergence_without_logits", None)
 
     def _loss_scale(self, num_items_in_batch: ItemCount) -> float:
         """Factor that `Trainer` applies to a loss: the number of processes whose labels it counted, to undo averaging.

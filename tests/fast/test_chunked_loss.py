@@ -5,12 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_vanilla_transformer.fast import chunked_loss
-from hf_vanilla_transformer.fast.chunked_loss import summed_divergence_without_logits
 from hf_vanilla_transformer.fast.modules import summed_loss_without_logits
 from hf_vanilla_transformer.model.checks_vanilla_transformer import IGNORE_INDEX
 from hf_vanilla_transformer.model.loss_vanilla_transformer import summed_loss
-from hf_vanilla_transformer.training.rdrop import mean_divergence
-from synchronization import Waits
 from tables import looped
 from tiny import VOCABULARY, close_gradients, labelled_batch, loss_and_gradients, one_layer_model
 
@@ -154,41 +151,3 @@ def test_sums_beyond_float16_do_not_overflow(count, width, scale, autocast):
         loss = summed_loss_without_logits(states.to(head.weight.dtype), head, labels, 0.1)
     (scale * loss).backward()
     torch.testing.assert_close(head.weight.grad.float(), exact.weight.grad, rtol=2e-2, atol=2e-3)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_without_logits_divergence_and_gradients_are_the_plain_ones(bias, dtype, monkeypatch):
-    monkeypatch.setattr(chunked_loss, "MIN_CHUNK_ROWS", 4)
-    monkeypatch.setattr(chunked_loss, "CHUNK_ELEMENTS", 1)
-    head, states = nn.Linear(6, 9, bias=bias).to(dtype), torch.randn(6, 5, 6, dtype=dtype, requires_grad=True)
-    labels = torch.randint(0, 9, (3, 5))
-    labels[1, 2:] = -100
-    present, inputs = labels.ne(-100), [states, *head.parameters()]
-    wide = head.double()(states.double()) if dtype == torch.float64 else head(states).float()
-    first, second = (half[present].log_softmax(-1) for half in wide.chunk(2))
-    plain = ((first.exp() - second.exp()) * (first - second)).sum() / 2
-    found = summed_divergence_without_logits(head, states, present)
-    tolerance = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}
-    torch.testing.assert_close(found, plain, **tolerance)
-    expected = torch.autograd.grad(3 * plain, inputs)
-    for gradient, reference in zip(torch.autograd.grad(3 * found, inputs), expected, strict=True):
-        torch.testing.assert_close(gradient, reference, **tolerance)
-    assert summed_divergence_without_logits(head, states, torch.zeros_like(present)).item() == 0
-
-
-def test_on_an_accelerator_divergence_and_gradients_are_the_same():
-    head, states, labels = nn.Linear(6, 9), torch.randn(6, 5, 6, requires_grad=True), torch.randint(0, 9, (3, 5))
-    labels[1, 2:] = -100
-
-    def divergences():
-        divergence = mean_divergence(head(states), labels)
-        without_logits = summed_divergence_without_logits(head, states, labels.ne(-100))
-        inputs = [states, *head.parameters()]
-        return [torch.autograd.grad(each, inputs) + (each,) for each in (divergence, without_logits)]
-
-    expected = divergences()
-    with Waits() as waits:
-        found = divergences()
-    assert waits.found == []
-    torch.testing.assert_close(found, expected)

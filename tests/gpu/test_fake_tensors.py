@@ -24,12 +24,12 @@ from transformers import (
 
 pytest.importorskip("datasets", reason="the extra `train` installs it")
 
+
 from devices import on
 from fake_accelerators import FAKE_DEVICES, NEEDS_CUDA_BUILD, WITH_BACKWARD, fake_accelerator
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.data.batching import dense_alignments
 from hf_vanilla_transformer.fast import chunked_loss, packing
-from hf_vanilla_transformer.fast.chunked_loss import summed_divergence_without_logits
 from hf_vanilla_transformer.model.compat_vanilla_transformer import CACHE
 from hf_vanilla_transformer.search.beams import top_log_probs
 from hf_vanilla_transformer.training import (
@@ -40,7 +40,6 @@ from hf_vanilla_transformer.training import (
 from hf_vanilla_transformer.training.guided_alignment import AlignmentHead
 from hf_vanilla_transformer.training.moving_average import MovingAverage
 from hf_vanilla_transformer.training.muon import MuonWithAdam
-from hf_vanilla_transformer.training.rdrop import mean_divergence
 from packed import packed, token_pairs
 from tiny import VOCABULARY, batch_with_padding, labelled_batch, padded_source, tiny_config, tokens
 from trainers import TOKENIZER, At, Killed, id_pairs, train_args, trainable_model
@@ -231,15 +230,6 @@ def test_selecting_among_many_tokens(fake_device):
     assert values.shape == indices.shape == (6, 8) and values.device.type == indices.device.type == fake_device
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_the_divergence_of_two_passes(fake_device, bias):
-    with fake_accelerator(fake_device), torch.device(fake_device):
-        states, head = torch.randn(6, 5, 8), nn.Linear(8, 13, bias)
-        labels = torch.ones(3, 5, dtype=torch.long)
-        check_step(head, mean_divergence(head(states), labels))
-        check_step(head, summed_divergence_without_logits(head, states, labels.ne(-100)))
-
-
 @DTYPES
 def test_optimizer_and_moving_average(fake_device, dtype):
     with fake_accelerator(fake_device):
@@ -308,7 +298,6 @@ def train(folder, pairs, answers=(), **options):
 TRAINING = {
     "accumulation": {"gradient_accumulation_steps": 2},
     "packing": {"packing": True},
-    "R-Drop": {"rdrop_alpha": 1.0},
     "Muon": {"muon": True},
     "moving average": {"ema_decay": 0.9},
     # Reads once per step whether it is finite.

@@ -108,7 +108,6 @@ class TestTrainingArguments:
         [
             ("warmup_steps", float("nan"), "`warmup_steps` is nan; it must be "),
             ("average_last_checkpoints", -1, "`average_last_checkpoints` is -1; it must be "),
-            ("rdrop_alpha", float("inf"), "`rdrop_alpha` is inf; it must be "),
             ("label_smoothing_factor", 1.5, "`label_smoothing_factor` is 1.5; it must be "),
             ("ema_decay", 1.0, "`ema_decay` is 1; it must be "),
             ("generation_max_length", 0, "`generation_max_length` is 0; it must be "),
