@@ -165,16 +165,12 @@ def resolve_auto_preset(
         args = _with_evaluations(args, steps)
         if text.validation is not None:
             settings["eval_steps"] = args.eval_steps
-    facts = {name: distinct * n / settings["vocab_size"] for name, n in (("words", size), ("pairs", corpus.pairs))}
-    facts["millions"] = size * args.num_train_epochs / 1e6
     lines.insert(
         0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
     )
-    reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
-    if corpus.is_prose and settings["vocab_size"] == MIN_VOCAB_SIZE:
-        reasons = reasons | {"vocab_size": "the least"}
+    reasons = _reasons(corpus, distinct, settings["vocab_size"], args.num_train_epochs)
     for name, value in settings.items():
-        reason = "the paper's" if value == paper.get(name) else reasons[name].format(**facts)
+        reason = "the paper's" if value == paper.get(name) else reasons[name]
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
     return model_args, data_args, args, lines
 
@@ -271,6 +267,16 @@ def choose_tokens(model_args: ModelArguments, corpus: Corpus) -> tuple[ModelArgu
     return with_fields(chosen, separate_vocabularies=is_separate), lines
 
 
+def _reasons(corpus: Corpus, distinct: float, vocab_size: int, epochs: float) -> dict[str, str]:
+    """Return why each setting differs from the paper."""
+    facts = {name: distinct * n / vocab_size for name, n in (("words", corpus.size), ("pairs", corpus.pairs))}
+    facts["millions"] = corpus.size * epochs / 1e6
+    reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
+    if corpus.is_prose and vocab_size == MIN_VOCAB_SIZE:
+        reasons = reasons | {"vocab_size": "the least"}
+    return {name: reason.format(**facts) for name, reason in reasons.items()}
+
+
 def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
     """Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds.
 
@@ -326,6 +332,7 @@ def _given(
     settings = {
         "vocab_size": "the tokenizer's" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
+        "eval_steps": args.eval_steps,
         **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - args.not_given},
     }
     if args.lr_scheduler_kwargs:

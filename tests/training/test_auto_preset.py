@@ -311,7 +311,7 @@ MOLECULES = [
 def choose(tmp_path, sources, targets, **options):
     """Return the arguments that `auto` chooses for these pairs, and what it says."""
     pairs = datasets.Dataset.from_dict({"source": sources, "target": targets})
-    return resolve_auto_preset(*arguments(tmp_path, AUTO | options, **DEFAULTS), TextSplits(pairs))
+    return resolve_auto_preset(*arguments(tmp_path, AUTO | options, **DEFAULTS), TextSplits(pairs, validation=pairs))
 
 
 @looped(
@@ -351,8 +351,9 @@ def test_given_tokens_stay(tmp_path):
 
 
 def test_given_evaluation_steps_stay(tmp_path):
-    _, _, args, _ = choose(tmp_path, SPELLING, SOUNDS, eval_steps=7)
+    _, _, args, lines = choose(tmp_path, SPELLING, SOUNDS, eval_steps=7)
     assert (args.eval_strategy, args.eval_steps, args.save_strategy, args.save_steps) == ("steps", 7, "steps", 7)
+    assert "  eval_steps 7, as given" in lines
     for given in ({"save_strategy": "epoch"}, {"save_steps": 50}):
         _, _, args, _ = choose(tmp_path, SPELLING, SOUNDS, **given)
         assert args.eval_strategy == "epoch" and given.items() <= vars(args).items()
