@@ -132,6 +132,10 @@ class DataArguments:
         9.0, f"Drop training pairs with one side longer than this many times the other plus {RATIO_SLACK} tokens."
     )
     preprocessing_num_workers: NotNegative | None = option(None, "Number of processes for tokenization.")
+    drop_repeated: bool | None = option(
+        None,
+        "Train on each pair of a corpus once, however often it occurs (default: no, unless --preset auto chooses).",
+    )
     cache_dir: str | None = option(None, "Cache folder of the datasets library.")
 
     def __post_init__(self) -> None:
@@ -147,6 +151,8 @@ class DataArguments:
         _check_at_most_one([*self._given("dataset_name", "toy_corpus"), *training_files])
         if self.toy_corpus and self.streaming:
             raise DataError("`toy_corpus` cannot be streamed; leave `streaming` out")
+        if self.drop_repeated and self.streaming:
+            raise DataError("`drop_repeated` needs all pairs in memory; leave it or `streaming` out")
         if self.links and self.streaming:
             raise DataError("`guided_alignment` needs all pairs in memory; leave it or `streaming` out")
         for split in SPLITS[1:]:

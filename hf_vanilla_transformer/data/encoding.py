@@ -67,6 +67,7 @@ class PairCounts:
     Attributes:
         read: Pairs before filtering.
         kept: Pairs after filtering.
+        repeated: Pairs left out because the corpus has them already.
         empty: Pairs with a side of white space only, or without a token before `</s>`.
         too_long: Pairs over `max_source_length` or `max_target_length`, not truncated.
         ratio: Pairs with lengths that differ too much.
@@ -76,6 +77,7 @@ class PairCounts:
 
     read: int = 0
     kept: int = 0
+    repeated: int = 0
     empty: int = 0
     too_long: int = 0
     ratio: int = 0
@@ -92,11 +94,17 @@ class PairCounts:
         self.ratio += int(tally[_RATIO])
         self.truncated += int(tally[_TRUNCATED])
 
+    def add_repeated(self, number: int) -> None:
+        """Count pairs that were left out before tokenization."""
+        self.read += number
+        self.repeated += number
+
     def __str__(self) -> str:
         """Return e.g. `read 29000, kept 28963: 12 empty, 25 longer than 256`; zero counts are left out."""
         source, target, ratio = self.limits
         longest = f"{source}" if source == target else f"{source} (source) or {target} (target)"
         reasons = [
+            (self.repeated, "repeated"),
             (self.empty, "empty"),
             (self.too_long, f"longer than {longest}"),
             (self.ratio, f"with length ratio above {ratio or 0:g}"),

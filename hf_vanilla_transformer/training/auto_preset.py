@@ -116,6 +116,7 @@ REASONS = {
     "warmup_steps": "the paper's 4,000 steps are for a run of 100,000",
     "lr_scheduler_type": "a short run does better if the rate decays to zero",
     "max_tokens": "small batches, for more steps",
+    "drop_repeated": "repeats would take time from other pairs",
     "augment": "people do not type the way corpora are written",
     "tune_search": "translations may loop or be too short; validation pairs decide",
     "eval_steps": "about ten evaluations",
@@ -142,7 +143,14 @@ def resolve_auto_preset(
         return model_args, data_args, args, []
     if not isinstance(text.train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    corpus, distinct = look_at(text), text.distinct_share()
+    corpus = look_at(text)
+    if data_args.drop_repeated is None:
+        # Of words and symbols, the more frequent pairs are the more usual ones.
+        data_args = with_fields(data_args, drop_repeated=corpus.is_prose)
+    if data_args.drop_repeated:
+        text = text.without_repeats
+        corpus = look_at(text)
+    distinct = text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
     overrides = parse_overrides(model_args.config_overrides)
@@ -165,6 +173,8 @@ def resolve_auto_preset(
         args = _with_evaluations(args, steps)
         if text.validation is not None:
             settings["eval_steps"] = args.eval_steps
+    if text.repeats:
+        settings["drop_repeated"] = True
     lines.insert(
         0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
     )

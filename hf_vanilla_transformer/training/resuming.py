@@ -51,7 +51,7 @@ BATCH = frozenset(("max_tokens", "per_device_train_batch_size", "gradient_accumu
 ORDER = BATCH.union(
     (TEXT, DATA, PARTS),
     "seed data_seed streaming validation_split_size test_split_size split_seed max_train_samples max_source_length "
-    "max_target_length on_long max_length_ratio".split(),
+    "max_target_length on_long max_length_ratio drop_repeated".split(),
 )
 
 # Affect training from the next step on; may change only with `resume_with_changes`.

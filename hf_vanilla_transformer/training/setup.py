@@ -80,6 +80,8 @@ def set_up(
         text = load_text(data_args)
         training = TrainingText(text)
         plan = plan_run(model_args, data_args, args, training, checkpoint)
+        if plan.data_args.drop_repeated and text.without_repeats is not text:
+            training = TrainingText(text := text.without_repeats)
         tokenizer = load_or_train_tokenizer(plan.source, plan.args, text)
         model = load_or_build_model(plan.source, tokenizer, **requested_dropout(plan))
         plan = replace(plan, args=with_learning_rate(plan.args, model))
@@ -243,6 +245,7 @@ def tokenize_splits(
         )
         if isinstance(ids[split], datasets.Dataset):
             check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
+    counts["train"].add_repeated(text.repeats)
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
 
 

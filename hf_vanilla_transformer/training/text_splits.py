@@ -34,6 +34,7 @@ class TextSplits:
         parts: Corpora and directions that `PART_COLUMN` indexes; a single one for pairs without that column.
         temperature: Temperature of the sampling of directions.
         features: Features of the sources, if any.
+        repeats: Number of training pairs left out by `without_repeats`.
     """
 
     train: datasets.Dataset | datasets.IterableDataset
@@ -42,6 +43,7 @@ class TextSplits:
     parts: tuple[Part, ...] = (Part(),)
     temperature: float = 1.0
     features: Features | None = None
+    repeats: int = 0
 
     def present(self) -> dict[str, Any]:
         """Splits by name, without missing ones."""
@@ -72,14 +74,26 @@ class TextSplits:
         masks = {pair: np.array([other == pair for other in directions])[numbers] for pair in directions}
         return {pair: np.flatnonzero(mask) for pair, mask in masks.items() if mask.any()}
 
-    def distinct_share(self) -> float:
-        """Share of the training pairs that are neither repeats nor reversed copies of others."""
+    @cached_property
+    def without_repeats(self) -> "TextSplits":
+        """The same splits with each training pair of a corpus once; a stream stays as it is."""
         train = self.train
         if not isinstance(train, datasets.Dataset):
+            return self
+        numbers = part_numbers(train)
+        seen = [SeenPairs() for _ in self.parts]
+        repeats = (seen[number](pair) for number, pair in zip(numbers, iterate_pairs(train), strict=True))
+        rows = np.flatnonzero(~np.fromiter(repeats, bool, len(train)))
+        if len(rows) == len(train):
+            return self
+        return replace(self, train=train.select(rows), repeats=self.repeats + len(train) - len(rows))
+
+    def distinct_share(self) -> float:
+        """Share of the training pairs that are neither repeats nor reversed copies of others."""
+        distinct = self.without_repeats.train
+        if not isinstance(distinct, datasets.Dataset):
             return 1.0
-        seen = SeenPairs()
-        repeats = np.fromiter(map(seen, iterate_pairs(train)), bool, len(train))
-        return float((self._is_distinct(part_numbers(train)) & ~repeats).mean())
+        return float(self._is_distinct(part_numbers(distinct)).sum() / len(cast(datasets.Dataset, self.train)))
 
     def distinct_rows(self, seed: int) -> datasets.Dataset:
         """Return the training pairs of the first epoch, without reversed copies."""

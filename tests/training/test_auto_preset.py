@@ -115,13 +115,14 @@ def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
     assert TIERS[0].settings(960_000, 960_000, pairs)["vocab_size"] == vocab_size
 
 
-def test_repeated_pairs_do_not_enlarge_the_vocabulary(tmp_path, monkeypatch):
-    monkeypatch.setattr(auto_preset, "count_words", lambda train: 960_000)
+@pytest.mark.parametrize("options", [{}, {"drop_repeated": False}])
+def test_repeated_pairs_do_not_enlarge_the_vocabulary(options, tmp_path, monkeypatch):
+    monkeypatch.setattr(auto_preset, "count_words", lambda train: 480_000 * len(train))
     monkeypatch.setattr(auto_preset, "PAIRS_PER_TOKEN", 1e-9)
 
     def vocab_size(sources: list[str], targets: list[str]) -> int:
         text = TextSplits(datasets.Dataset.from_dict({"source": sources, "target": targets}))
-        return resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS), text)[0].vocab_size
+        return resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS | options), text)[0].vocab_size
 
     assert vocab_size(["a dog", "a cat"], ["ein Hund", "eine Katze"]) == 12_000
     assert vocab_size(["a dog", "a dog"], ["ein Hund", "der Hund"]) == 12_000
@@ -311,7 +312,23 @@ MOLECULES = [
 def choose(tmp_path, sources, targets, **options):
     """Return the arguments that `auto` chooses for these pairs, and what it says."""
     pairs = datasets.Dataset.from_dict({"source": sources, "target": targets})
-    return resolve_auto_preset(*arguments(tmp_path, AUTO | options, **DEFAULTS), TextSplits(pairs, validation=pairs))
+    parts = arguments(tmp_path, AUTO, **DEFAULTS | options)
+    return resolve_auto_preset(*parts, TextSplits(pairs, validation=pairs))
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "options", "kept"),
+    [
+        (["A small word ."] * 9, ["Ein kleines Wort ."] * 8 + ["Ein Wort ."], {}, 2),
+        (["A small word ."] * 9, ["Ein kleines Wort ."] * 9, {"drop_repeated": False}, 9),
+        (SPELLING * 2, SOUNDS * 2, {}, 2 * len(SPELLING)),
+        (SPELLING * 2, SOUNDS * 2, {"drop_repeated": True}, len(SPELLING)),
+    ],
+)
+def test_repeated_pairs_of_prose_are_dropped(sources, targets, options, kept, tmp_path):
+    _, data_args, _, lines = choose(tmp_path, sources, targets, **options)
+    assert data_args.drop_repeated == (kept < len(sources)) == any("  drop_repeated True: " in line for line in lines)
+    assert lines[0].endswith(f" in {kept} pairs")
 
 
 @looped(

@@ -110,6 +110,17 @@ def test_words_of_the_only_source_language_are_not_those_of_others(tmp_path):
     assert facts.words == {"en": "dog goes the"}
 
 
+def test_pairs_that_a_corpus_repeats_are_dropped(corpora, tmp_path):
+    german = {*sentences(60)}
+    write(tmp_path / "text" / "de.tsv", tsv([*sentences(60), *german]))
+    ids = set_up(tmp_path / "run", **corpora, guided_alignment="auto", drop_repeated=True).ids
+    assert Counter(ids.train["part"]) == {0: len(german), 1: len(german), 2: 20, 3: 10}
+    kept, counts = 2 * len(german) + 30, ids.counts["train"]
+    assert str(counts) == f"read {kept + 120}, kept {kept}: 120 repeated"
+    with pytest.raises(DataError, match="`drop_repeated` needs all pairs in memory"):
+        set_up(tmp_path / "other", **corpora, drop_repeated=True, streaming=True, max_steps=2)
+
+
 class TestTokens:
     def test_of_each_part(self, corpora, tmp_path):
         experiment = set_up(tmp_path / "run", **corpora, guided_alignment="auto")
