@@ -2,7 +2,7 @@
 
     python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 2 --output_dir runs/demo-seeds
     python scripts/compare_recipes.py scripts/recipes/demo.yaml --seeds 0 1 --output_dir runs/gains \
-        --variants "" "bpe_dropout=0.1" "muon=true max_steps=200" -- --max_steps 400
+        --variants "" "ema_decay=0.999" "muon=true max_steps=200" -- --max_steps 400
 
 A variant is a space-separated list of `train` options as name=value; "" is the recipe itself. `train` options after --
 apply to every run. Repeating the command resumes it: finished runs are not trained again.

@@ -261,7 +261,7 @@ class _Encoder:
 
 
 def encode_pairs(tokenizer: Any, batch: Mapping[str, list[Any]], prefixes: Prefixes = ()) -> dict[str, list[Any]]:
-    """Tokenize pairs, each sentence only once, so that ids and alignments see the same BPE-dropout.
+    """Tokenize pairs.
 
     Returns the columns `input_ids`, `labels` and, for pairs with `ALIGNMENT_COLUMN`, `alignments`: source token,
     target token, ...

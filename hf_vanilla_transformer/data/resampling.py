@@ -1,4 +1,4 @@
-"""Re-tokenize training pairs in each epoch, with noise in their texts or with BPE-dropout."""
+"""Re-tokenize training pairs in each epoch, with noise in their texts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from .augmentation import Noise
-from .bpe_dropout import DroppingTokenizer
 from .encoding import NO_LIMITS, LengthLimits, Prefixes, encode_pairs
 from .reading import PAIR_FEATURES, TEXT_COLUMNS
 
 
 class Resampling:
-    """Collator that re-tokenizes pairs in each epoch.
+    """Collator that re-tokenizes the pairs that noise changes in an epoch.
 
     Args:
-        tokenizer: A `DroppingTokenizer` re-tokenizes all pairs, any other tokenizer only those changed by the noise.
+        tokenizer: Tokenizer of the pairs.
         noise: Noise for the texts.
         limits: Maximum lengths in tokens. A pair that would exceed them keeps its tokens, as does one whose target
             would get more unknown tokens.
@@ -28,8 +27,8 @@ class Resampling:
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase | DroppingTokenizer,
-        noise: Noise | None = None,
+        tokenizer: PreTrainedTokenizerBase,
+        noise: Noise,
         limits: LengthLimits = NO_LIMITS,
         collate: Callable[[list[Any]], Any] = list,
         prefixes: Prefixes = (),
@@ -64,13 +63,10 @@ class Resampling:
         return resampled
 
     def _selected(self, texts: dict[str, list[Any]], epoch: int) -> tuple[list[int], dict[str, list[Any]]]:
-        """Return the indices of the pairs to re-tokenize, and their texts."""
-        noisy = self.noise(texts, epoch) if self.noise else texts
-        selected = [*range(len(texts["source"]))]
-        if isinstance(self.tokenizer, DroppingTokenizer):
-            self.tokenizer.set_epoch(epoch)
-        else:
-            selected = [k for k in selected if any(noisy[side][k] != texts[side][k] for side in PAIR_FEATURES)]
+        """Return the indices of the pairs that noise changes, and their texts."""
+        noisy = self.noise(texts, epoch)
+        rows = range(len(texts["source"]))
+        selected = [k for k in rows if any(noisy[side][k] != texts[side][k] for side in PAIR_FEATURES)]
         return selected, {name: [column[k] for k in selected] for name, column in noisy.items()}
 
     def _fits(self, pair: Mapping[str, Any], own: Mapping[str, Any]) -> bool:

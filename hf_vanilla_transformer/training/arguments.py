@@ -221,9 +221,8 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         fp16 = self.fp16 or (not self.bf16 and os.environ.get("ACCELERATE_MIXED_PRECISION") == "fp16")
         if fp16 and self.use_cpu:
             raise ValueError("`fp16` needs a GPU: a CPU would still compute in float32; use `bf16`")
-        for name, is_on in {"bpe_dropout": self.bpe_dropout, "augment": parse_shares(self.augment)}.items():
-            if is_on and not self.max_tokens:
-                raise ValueError(f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out")
+        if parse_shares(self.augment) and not self.max_tokens:
+            raise ValueError("`augment` needs token-budget batches; set `max_tokens`, or leave `augment` out")
 
     def _infer_saving(self) -> None:
         if self.save_strategy is None:

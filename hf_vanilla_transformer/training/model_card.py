@@ -46,7 +46,7 @@ METRIC_TYPES = {"wer": "wer", "bleu": "bleu", "lowercase_bleu": "bleu", "chrf": 
 SER_TYPES = {SYMBOLS: "per", WORDS: "cer"}
 
 # Extensions beyond the paper; off unless set.
-EXTRAS = ("muon", "bpe_dropout", "augment", "ema_decay")
+EXTRAS = ("muon", "augment", "ema_decay")
 
 HYPERPARAMETERS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon",

@@ -108,11 +108,6 @@ class TrainingOptions:
     guided_alignment_weight: PositiveFloat = option(
         0.1, "Weight of the --guided_alignment loss, relative to 1 for translation."
     )
-    bpe_dropout: Fraction = option(
-        0.0,
-        "Skip each BPE merge with this probability in training, so that a pair is tokenized differently in "
-        "each epoch (0.1 in Provilkov et al. 2020).",
-    )
     augment: str = option(
         UNSET,
         "Train on text as people type it: none (default), default, or the share of batches that get each kind of "

@@ -64,7 +64,7 @@ MEANT = ORDER.union(
     "label_smoothing_factor guided_alignment guided_alignment_weight ema_decay neftune_noise_alpha "
     "average_tokens_across_devices "
     # Batches
-    "bpe_dropout augment train_sampling_strategy length_column_name dataloader_drop_last".split(),
+    "augment train_sampling_strategy length_column_name dataloader_drop_last".split(),
 )
 
 # Affect the weights only by rounding, or only the length of the run; a change is applied and logged.

@@ -24,7 +24,6 @@ from ..data.batching import (
     dense_alignments,
     token_lengths,
 )
-from ..data.bpe_dropout import DroppingTokenizer
 from ..data.encoding import LengthLimits, Prefixes
 from ..data.reading import ALIGNMENT_COLUMN, PART_COLUMN
 from ..data.resampling import Resampling
@@ -211,9 +210,8 @@ class LossTrainer(Seq2SeqTrainer):
         needed = {"source", "target"} | ({ALIGNMENT_COLUMN} if "alignments" in columns else set())
         needed |= {PART_COLUMN} if len(self.source_prefixes) > 1 else set()
         if missing := needed - columns:
-            option = "bpe_dropout" if self.args.bpe_dropout else "augment"
             raise ValueError(
-                f"`{option}`: the training data lack {' and '.join(sorted(missing))} columns; create them with "
+                f"`augment`: the training data lack {' and '.join(sorted(missing))} columns; create them with "
                 "`tokenize_pairs(..., keep_text=True)`"
             )
         limit = position_limit(cast(PreTrainedModel, self.model).config)
@@ -319,13 +317,13 @@ class LossTrainer(Seq2SeqTrainer):
 
 
 def data_seed(args: VanillaTransformerTrainingArguments) -> int:
-    """Seed of the batches, of BPE-dropout and of noise."""
+    """Seed of the batches and of noise."""
     return args.seed if args.data_seed is None else args.data_seed
 
 
 def is_resampled(args: VanillaTransformerTrainingArguments) -> bool:
     """Whether each epoch retokenizes the training pairs."""
-    return bool(args.bpe_dropout or parse_shares(args.augment))
+    return bool(parse_shares(args.augment))
 
 
 def resampling(
@@ -335,11 +333,9 @@ def resampling(
     collate: Callable[[list[Any]], Any] = list,
     prefixes: Prefixes = (),
 ) -> Resampling:
-    """Return the retokenizer of training pairs in each epoch; raises ValueError for BPE-dropout without BPE."""
-    seed, shares = data_seed(args), parse_shares(args.augment)
-    dropping = DroppingTokenizer(tokenizer, args.bpe_dropout, seed) if args.bpe_dropout else tokenizer
-    noise = Noise(shares, seed, tokenizer) if shares else None
-    return Resampling(dropping, noise, limits, collate, prefixes)
+    """Return the retokenizer of training pairs in each epoch."""
+    noise = Noise(parse_shares(args.augment), data_seed(args), tokenizer)
+    return Resampling(tokenizer, noise, limits, collate, prefixes)
 
 
 @contextmanager

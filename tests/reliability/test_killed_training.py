@@ -26,8 +26,7 @@ VARIANTS = {
     "accumulated batches": {"gradient_accumulation_steps": 2, "num_train_epochs": 8},
     "early stopping": {"early_stopping_patience": 2, "num_train_epochs": 20},
     "two checkpoints kept, none averaged": {"average_last_checkpoints": 0, "save_total_limit": 2},
-    "BPE-dropout": {**BPE, "bpe_dropout": 0.2},
-    "noise": {**BPE, "augment": NOISE, "bpe_dropout": 0.2},
+    "noise": {**BPE, "augment": NOISE},
     "noise, a stream and two workers": {**BPE, **STREAM, **WORKERS, "augment": NOISE},
     "two BPE vocabularies": {**BPE, "separate_vocabularies": True},
 }

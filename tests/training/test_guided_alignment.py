@@ -3,7 +3,6 @@
 import pickle
 import random
 import re
-from itertools import product
 from pathlib import Path
 
 import datasets
@@ -15,9 +14,7 @@ from experiments import arguments, train, write_splits
 from hf_vanilla_transformer.data.alignments import alignment_error_rate, parse_pharaoh
 from hf_vanilla_transformer.data.arguments import DataArguments
 from hf_vanilla_transformer.data.batching import dense_alignments
-from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
-from hf_vanilla_transformer.data.encoding import LengthLimits, add_alignments, tokenize_pairs
-from hf_vanilla_transformer.data.resampling import Resampling
+from hf_vanilla_transformer.data.encoding import add_alignments, tokenize_pairs
 from hf_vanilla_transformer.data.splits import load_parallel_text
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
 from hf_vanilla_transformer.inference.alignment import set_alignment_heads, word_alignments
@@ -108,44 +105,6 @@ def words_of_links(flat, source, target):
 
 def letters(text):
     return re.sub("[^a-z]", "", text.lower())
-
-
-def test_links_of_words_hold_for_any_split_of_them():
-    pairs, links = copies(40)
-    tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
-    rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    dropping, tokens = Resampling(DroppingTokenizer(tokenizer, 0.3)), []
-    for epoch in range(2):
-        dropping.set_epoch(epoch)
-        batch = dropping(list(rows))
-        for row, text in zip(batch, pairs["source"][:], strict=True):
-            source, target = ([tokenizer.decode([i]) for i in row[name]] for name in ("input_ids", "labels"))
-            found = zip(row["alignments"][::2], row["alignments"][1::2], strict=True)
-            assert links_of_copies(source, target) == {*found}
-            assert "".join(source[:-1]).split() == "".join(target[:-1]).split() == text.split()
-        tokens.append([row["input_ids"] for row in batch])
-        assert tokens[-1] != [row["labels"] for row in batch]
-    assert tokens[0] != tokens[1]
-
-
-def links_of_copies(source, target):
-    """Return the links of tokens in the same word of two tokenizations of a sentence, each with an end token."""
-    sides = [word_numbers(tokens[:-1]).items() for tokens in (source, target)]
-    return {(i, j) for (i, word), (j, other) in product(*sides) if word == other}
-
-
-def word_numbers(tokens):
-    """Return the word that each token belongs to; white space belongs to none."""
-    return {i: len("".join(tokens[: i + 1]).split()) for i, token in enumerate(tokens) if token.strip()}
-
-
-def test_pairs_that_dropout_makes_too_long_keep_their_links():
-    pairs, links = copies(40)
-    tokenizer = train_tokenizer(pairs["source"][:], vocab_size=290)
-    rows, _ = tokenize_pairs(add_alignments(pairs, links), tokenizer, keep_text=True)
-    kept = Resampling(DroppingTokenizer(tokenizer, 0.9), limits=LengthLimits(2, 2))(list(rows))
-    names = ("input_ids", "labels", "alignments")
-    assert kept == [{name: row[name] for name in names} for row in rows]
 
 
 def test_dense_alignments():

@@ -152,18 +152,14 @@ class TestTokens:
         tokenizer = set_up(tmp_path / "run", model, **corpora).tokenizer
         assert len(tokenizer) <= 300 and {"__en__", "<made>"} <= tokenizer.get_vocab().keys()
 
-    @pytest.mark.parametrize("options", [{"augment": "items=1,lower=0.5"}, {"bpe_dropout": 0.5}])
-    def test_they_stay_where_each_epoch_tokenizes_anew(self, corpora, tmp_path, options):
+    def test_they_stay_where_each_epoch_tokenizes_anew(self, corpora, tmp_path):
         model = {**SHAPE, "tokenizer_algorithm": "bpe", "vocab_size": 400}
-        trainer = set_up(tmp_path / "run", model, **corpora, **options).trainer
+        trainer = set_up(tmp_path / "run", model, **corpora, augment="items=1,lower=0.5").trainer
         tokenizer, begins = trainer.processing_class, Counter()
         for batch in trainer.get_train_dataloader():
-            for ids, labels in zip(batch["input_ids"].tolist(), batch["labels"].clip(min=0).tolist(), strict=True):
-                tokens = tokenizer.convert_ids_to_tokens(ids)
+            for tokens in map(tokenizer.convert_ids_to_tokens, batch["input_ids"].tolist()):
                 begins[tuple(token for token in tokens if token.startswith(("__", "<made>")))] += 1
                 assert tokens[0].startswith("__") and not tokens[2].startswith("__")
-                text = "".join(filter(str.isalnum, tokenizer.decode(labels, skip_special_tokens=True)))
-                assert tokens[0] == f"__{language_of(text)}__" or "augment" in options
         assert begins == {("__de__",): 60, ("__en__",): 60, ("__es__",): 20, ("__en__", "<made>"): 10}
 
     def test_of_a_stream(self, corpora, tmp_path):

@@ -93,10 +93,10 @@ def test_where_samples_are_from(tmp_path, split, label):
 def test_extras_are_listed_where_they_are_used(tmp_path):
     plain = card_of(tmp_path / "plain").text
     assert "| `optim` | adamw_torch" in plain
-    assert not re.search("`muon`|`bpe_dropout`|`ema_decay`|`guided_alignment", plain)
+    assert not re.search("`muon`|`augment`|`ema_decay`|`guided_alignment", plain)
     card = card_of(tmp_path / "extra", muon=True, ema_decay=0.999).text
     assert "| `muon` | True |" in card and "| `ema_decay` | 0.999 |" in card
-    assert not re.search("`optim`|`bpe_dropout`", card)
+    assert not re.search("`optim`|`augment`", card)
     guided = card_of(tmp_path / "guided", guided_alignment="somewhere/links.txt").text
     assert "| `guided_alignment` | links.txt |" in guided and "| `guided_alignment_weight` | 0.1 |" in guided
 

@@ -1,4 +1,4 @@
-"""Training pairs retokenized in each epoch: noise, BPE-dropout, resuming, placeholders."""
+"""Training pairs retokenized in each epoch: noise, resuming, placeholders."""
 
 import json
 import sys
@@ -10,8 +10,7 @@ from tokenizers import AddedToken
 from transformers import TrainerState
 
 from experiments import assert_equal_weights, set_up, train, weights, write_splits
-from hf_vanilla_transformer.data.augmentation import has_placeholders
-from hf_vanilla_transformer.data.bpe_dropout import DroppingTokenizer
+from hf_vanilla_transformer.data.augmentation import Noise, has_placeholders
 from hf_vanilla_transformer.data.encoding import tokenize_pairs
 from hf_vanilla_transformer.data.resampling import Resampling
 from hf_vanilla_transformer.data.tokenizer_training import train_tokenizer
@@ -27,17 +26,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHARES = "items=0.5,typos=0.5,punctuation=0.5,lower=0.5"
 BPE = {"tokenizer_algorithm": "bpe", "vocab_size": 290, "min_frequency": 2}
-NOISE, DROPOUT = {"augment": SHARES}, {"bpe_dropout": 0.3}
+NOISE = {"augment": SHARES}
 
 
 def learned_tokenizer():
     pairs = text_pairs()
-    return train_tokenizer([*pairs["source"][:], *pairs["target"][:]], vocab_size=280)
+    tokenizer = train_tokenizer([*pairs["source"][:], *pairs["target"][:]], vocab_size=280)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in PLACEHOLDERS])
+    return tokenizer
 
 
 def resampling_trainer(folder, keep_text=True, dropout=0.1, **options):
     tokenizer = learned_tokenizer()
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in PLACEHOLDERS])
     return VanillaTransformerTrainer(
         model=trainable_model(vocab_size=len(tokenizer), dropout=dropout),
         args=train_args(folder, **options),
@@ -66,27 +66,13 @@ def texts_of(trainer, epoch):
     return sorted(trainer.processing_class.batch_decode(rows_of(epoch), skip_special_tokens=True))
 
 
-@pytest.mark.parametrize("options", [{}, DROPOUT], ids=str)
-def test_each_epoch_has_other_noise(tmp_path, options):
-    trainer = resampling_trainer(tmp_path, **NOISE, **options)
+def test_each_epoch_has_other_noise(tmp_path):
+    trainer = resampling_trainer(tmp_path, **NOISE)
     epochs = [*epochs_of(trainer), *epochs_of(trainer)]
     first, second, again, _ = (texts_of(trainer, epoch) for epoch in epochs)
     assert first != second and first == again
     assert any("⟦1⟧" in text for text in first)
-    assert len(epochs[0]) == len(resampling_trainer(tmp_path, **options).get_train_dataloader())
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_each_epoch_has_other_tokens_of_the_same_pairs(tmp_path, workers):
-    options = {"dataloader_num_workers": workers, "dataloader_persistent_workers": workers > 0}
-    trainer = resampling_trainer(tmp_path, **DROPOUT, **options)
-    first, second = epochs_of(trainer)
-    assert texts_of(trainer, first) == texts_of(trainer, second) == sorted(text_pairs()["target"][:])
-    tokens = [sorted(rows_of(epoch)) for epoch in (first, second)]
-    assert tokens[0] != tokens[1]
-    plain = sum(map(len, trainer.train_dataset["labels"][:]))
-    assert min(sum(map(len, epoch)) for epoch in tokens) > 1.05 * plain
-    assert len(first) == len(second) == len(resampling_trainer(tmp_path).get_train_dataloader())
+    assert len(epochs[0]) == len(resampling_trainer(tmp_path).get_train_dataloader())
 
 
 def test_workers_agree(tmp_path):
@@ -95,30 +81,12 @@ def test_workers_agree(tmp_path):
     assert found[0] == found[1]
 
 
-def test_evaluation_has_no_dropout(tmp_path):
-    found = []
-    for dropout in (0.0, 0.5):
-        batches = resampling_trainer(tmp_path, bpe_dropout=dropout).get_eval_dataloader()
-        found.append(torch.cat([batch["labels"].flatten() for batch in batches]))
-    assert torch.equal(*found)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_packed_batches(tmp_path, dropout):
-    trainer = resampling_trainer(tmp_path, bpe_dropout=dropout, packing=True)
-    tokens = [sum(batch.numel() for batch in epoch) for epoch in epochs_of(trainer)]
-    assert (tokens[0] == tokens[1]) == (dropout == 0)
-
-
-@pytest.mark.parametrize(("name", "value"), [("augment", "default"), ("bpe_dropout", 0.1)])
-def test_what_cannot_be_tokenized_anew(tmp_path, name, value):
-    with pytest.raises(
-        ValueError, match=f"`{name}` needs token-budget batches; set `max_tokens`, or leave `{name}` out"
-    ):
-        trainer_of(tmp_path, **{name: value}, max_tokens=0)
-    with pytest.raises(ValueError, match=f"`{name}`: the training data lack source and target columns; create"):
-        resampling_trainer(tmp_path, keep_text=False, **{name: value}).get_train_dataloader()
-    trainer = resampling_trainer(tmp_path, **{name: value})
+def test_what_cannot_be_tokenized_anew(tmp_path):
+    with pytest.raises(ValueError, match="`augment` needs token-budget batches; set `max_tokens`, or leave"):
+        trainer_of(tmp_path, **NOISE, max_tokens=0)
+    with pytest.raises(ValueError, match="`augment`: the training data lack source and target columns; create"):
+        resampling_trainer(tmp_path, keep_text=False, **NOISE).get_train_dataloader()
+    trainer = resampling_trainer(tmp_path, **NOISE)
     trainer.train_dataset = trainer.train_dataset.map(lambda row: {"alignments": [0, 0]})
     with pytest.raises(ValueError, match="the training data lack alignment columns; create them with"):
         trainer.get_train_dataloader()
@@ -133,20 +101,20 @@ def test_truncated_pairs_keep_their_tokens():
     assert 0 < sum(cut) == counts.truncated < len(cut)
     assert [row["source"] is None and row["target"] is None for row in rows] == cut
     own = [{name: row[name] for name in ("input_ids", "labels")} for row in rows]
-    sampled = Resampling(DroppingTokenizer(tokenizer, 0.9))(list(rows))
+    resampling = Resampling(tokenizer, Noise({"items": 1}, 0, tokenizer))
+    sampled = resampling(list(rows))
     changed = [pair != kept for pair, kept in zip(sampled, own, strict=True)]
     assert any(changed) and not any(is_changed and is_cut for is_changed, is_cut in zip(changed, cut, strict=True))
     # A batch without any text.
     only_cut = [row for row, is_cut in zip(rows, cut, strict=True) if is_cut]
     kept = [pair for pair, is_cut in zip(own, cut, strict=True) if is_cut]
-    assert Resampling(DroppingTokenizer(tokenizer, 0.9))(only_cut) == kept
+    assert resampling(only_cut) == kept
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resampled", [NOISE, NOISE | DROPOUT], ids=["noise", "both"])
 @pytest.mark.parametrize("options", [{}, {"dataloader_num_workers": 2}, {"packing": True}], ids=str)
-def test_resuming_is_exact(tmp_path, resampled, options):
-    options = {"max_steps": 20, "save_strategy": "steps", "save_steps": 7, **options, **resampled}
+def test_resuming_is_exact(tmp_path, options):
+    options = {"max_steps": 20, "save_strategy": "steps", "save_steps": 7, **options, **NOISE}
     whole = resampling_trainer(tmp_path, **options)
     whole.train()
     resumed = resampling_trainer(tmp_path, **{**options, "dataloader_num_workers": 1})
@@ -159,13 +127,10 @@ CUT = {"max_source_length": 4, "max_target_length": 4, "on_long": "truncate"}
 STREAM = {"streaming": True, "max_steps": 6}
 WHOLE_RUNS = {
     "pairs": NOISE,
-    "pairs with dropout": DROPOUT,
     "guided": {**NOISE, "guided_alignment": "auto"},
-    "guided with dropout": {**NOISE, **DROPOUT, "guided_alignment": "auto"},
     "truncated": NOISE | CUT,
-    "truncated with dropout": DROPOUT | CUT,
     "stream": NOISE | STREAM,
-    "stream with workers": {**NOISE, **DROPOUT, **STREAM, "dataloader_num_workers": 1},
+    "stream with workers": {**NOISE, **STREAM, "dataloader_num_workers": 1},
     "words": {**NOISE, "tokenizer_algorithm": "word", "min_frequency": 1},
     "two vocabularies": {**NOISE, "separate_vocabularies": True},
 }
@@ -174,16 +139,16 @@ WHOLE_RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("options", WHOLE_RUNS.values(), ids=WHOLE_RUNS)
 def test_a_whole_run(tmp_path, options):
-    """Draws are seeded, and the saved tokenizer does not drop merges."""
+    """Draws are seeded."""
     options = {**write_splits(tmp_path), **BPE, "num_train_epochs": 1, **options}
-    plain = {**options, "augment": "none", "bpe_dropout": 0.0}
+    plain = {**options, "augment": "none"}
     runs = {"run": options, "again": options, "plain": plain}
     found = {name: train(tmp_path / name, **each)["train_loss"] for name, each in runs.items()}
     assert found["again"] == found["run"] > 0 and found["plain"] != found["run"]
     assert_equal_weights(weights(tmp_path / "run"), weights(tmp_path / "again"))
     if "separate_vocabularies" not in options:
         one, other = (load_tokenizer(tmp_path / name).backend_tokenizer.to_str() for name in ("run", "again"))
-        assert one == other and ('"ignore_merges":false' in one) == (options["tokenizer_algorithm"] == "bpe")
+        assert one == other
 
 
 @pytest.mark.parametrize(
