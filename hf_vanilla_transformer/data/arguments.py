@@ -131,11 +131,11 @@ class DataArguments:
     max_length_ratio: Annotated[float, Range(ge=1)] | None = option(
         9.0, f"Drop training pairs with one side longer than this many times the other plus {RATIO_SLACK} tokens."
     )
-    preprocessing_num_workers: NotNegative | None = option(None, "Number of processes for tokenization.")
     drop_repeated: bool | None = option(
         None,
         "Train on each pair of a corpus once, however often it occurs (default: no, unless --preset auto chooses).",
     )
+    preprocessing_num_workers: NotNegative | None = option(None, "Number of processes for tokenization.")
     cache_dir: str | None = option(None, "Cache folder of the datasets library.")
 
     def __post_init__(self) -> None:

@@ -146,7 +146,8 @@ def resolve_auto_preset(
     corpus = look_at(text)
     if data_args.drop_repeated is None:
         # Of words and symbols, the more frequent pairs are the more usual ones.
-        data_args = with_fields(data_args, drop_repeated=corpus.is_prose)
+        is_prose = corpus.is_prose and text.target_notation.is_prose
+        data_args = with_fields(data_args, drop_repeated=is_prose)
     if data_args.drop_repeated:
         text = text.without_repeats
         corpus = look_at(text)

@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 from experiments import arguments, assert_equal_weights, set_up, train, weights
+from hf_vanilla_transformer.data.corpora import Part
+from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
 from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, resolve_auto_preset
@@ -329,6 +331,13 @@ def test_repeated_pairs_of_prose_are_dropped(sources, targets, options, kept, tm
     _, data_args, _, lines = choose(tmp_path, sources, targets, **options)
     assert data_args.drop_repeated == (kept < len(sources)) == any("  drop_repeated True: " in line for line in lines)
     assert lines[0].endswith(f" in {kept} pairs")
+
+
+def test_repeated_words_of_several_directions_stay(tmp_path):
+    rows = {"source": SPELLING * 2, "target": SOUNDS * 2, PART_COLUMN: [0, 1] * len(SPELLING)}
+    text = TextSplits(datasets.Dataset.from_dict(rows), parts=(Part("en", "de"), Part("en", "es")))
+    _, data_args, _, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS), text)
+    assert not data_args.drop_repeated and lines[0].endswith(f" in {2 * len(SPELLING)} pairs")
 
 
 @looped(
