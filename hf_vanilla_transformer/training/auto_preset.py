@@ -39,8 +39,9 @@ MAX_WORD_LENGTH = 20
 class Tier:
     """Settings for a corpus of up to `words` words, both sides counted, to train on about `words_in_all` words.
 
-    The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset; `training` has fields of
-    `VanillaTransformerTrainingArguments` and `DataArguments`. For sequences, symbols are counted instead of words.
+    The vocabulary has at most `vocab_size` tokens. `overrides` replace fields of the preset, whose dropout otherwise
+    follows from the epochs; `training` has fields of `VanillaTransformerTrainingArguments` and `DataArguments`. For
+    sequences, symbols are counted instead of words.
     """
 
     words: float
@@ -57,7 +58,18 @@ class Tier:
         epochs = min(max(round(self.words_in_all / words), self.epochs[0]), self.epochs[-1])
         tokens = min(distinct_words / WORDS_PER_TOKEN, distinct_pairs / PAIRS_PER_TOKEN)
         vocab_size = min(max(round(tokens, -3), MIN_VOCAB_SIZE), self.vocab_size)
-        return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
+        settings = {"vocab_size": int(vocab_size), "num_train_epochs": epochs, "dropout": dropout_of(epochs)}
+        return {**settings, **self.overrides, **self.training}
+
+
+# Less dropout learns more in a few epochs, and learns the pairs by heart in many
+# (docs/measurements/small_languages.md#dropout).
+MANY_EPOCHS = 15
+
+
+def dropout_of(epochs: float) -> float:
+    """Return the dropout of a run of this many epochs on a small corpus."""
+    return 0.3 if epochs >= MANY_EPOCHS else 0.1
 
 
 # Multi30k scores higher with 8,000 tokens than with 4,000, Tatoeba with 16,000 than with 8,000 (docs/choosing.md), but
@@ -99,7 +111,7 @@ EVALUATIONS = 10
 
 # On Multi30k, the first tier is the recipe `multi30k`; the last two are the paper's models.
 TIERS = (
-    Tier(2_000_000, 14_000_000, "deep-encoder", 16000, {"dropout": 0.3}, _SMALL_CORPUS),
+    Tier(2_000_000, 14_000_000, "deep-encoder", 16000, {}, _SMALL_CORPUS),
     Tier(20_000_000, 50_000_000, "deep-encoder", 16000, {"dropout": 0.1}, _SMALL_CORPUS | {"max_tokens": 4096}),
     Tier(200_000_000, 2_000_000_000, "base", 16000, {"dropout": 0.1}, _PAPER),
     Tier(float("inf"), 2_000_000_000, "big", 37000, {"dropout": 0.3}, _PAPER),
@@ -158,12 +170,19 @@ def resolve_auto_preset(
     stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
     stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
-    joined = join_overrides(tier.overrides | overrides)
-    model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size, config_overrides=joined)
+    model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size)
     model_args, lines = choose_tokens(model_args, corpus)
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
+    if "dropout" in tier.overrides | overrides:
+        args = with_fields(args, auto_dropout=None)
+    else:
+        if args.auto_dropout is None:
+            args = with_fields(args, auto_dropout=dropout_of(_epochs(corpus, args)))
+        settings["dropout"] = args.auto_dropout
+    joined = join_overrides({"dropout": settings["dropout"], **tier.overrides, **overrides})
+    model_args = with_fields(model_args, config_overrides=joined)
     # The paper's values, which a tier may keep.
     paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
     steps = _steps(corpus, args)
@@ -299,11 +318,20 @@ def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -
 
 def _steps(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
     """Estimate the number of optimizer steps."""
-    if args.max_steps > 0:
-        return args.max_steps
+    return args.max_steps if args.max_steps > 0 else args.num_train_epochs * _steps_of_epoch(corpus, args)
+
+
+def _epochs(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
+    """Estimate the number of epochs; 0 until a time budget has decided."""
+    if args.time_budget:
+        return 0
+    return args.max_steps / _steps_of_epoch(corpus, args) if args.max_steps > 0 else args.num_train_epochs
+
+
+def _steps_of_epoch(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
     tokens = corpus.size * (TOKENS_PER_WORD if corpus.is_prose else 1)
     batches = tokens / args.max_tokens if args.max_tokens else corpus.pairs / args.train_batch_size
-    return batches * args.num_train_epochs / args.gradient_accumulation_steps / args.world_size
+    return batches / args.gradient_accumulation_steps / args.world_size
 
 
 def count_words(train: datasets.Dataset) -> float:

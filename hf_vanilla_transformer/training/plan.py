@@ -19,6 +19,7 @@ from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, metrics_for, usable_tokenizer
 from .options import AUTO_METRIC, LOWER_IS_BETTER
+from .resuming import DROPOUT
 from .search_tuning import why_not_tuned
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
@@ -99,7 +100,8 @@ def decided_earlier(
         names.add("max_steps")
         if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:
             names |= {"eval_steps", "save_steps"}
-    return {name: recorded[name] for name in names & recorded.keys()}
+    dropout = {"auto_dropout": recorded.get(DROPOUT)} if model_args.preset == AUTO_PRESET else {}
+    return {name: recorded[name] for name in names & recorded.keys()} | dropout
 
 
 def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> dict[str, Any]:

@@ -27,6 +27,7 @@ TEXT, VALIDATION, DATA, PARTS, TOKENIZER, PROCESSES = (
     "training text", "validation text", "training data", "corpora and weights", "tokenizer", "processes",
 )  # fmt: skip  # a list of names
 FIELD = "config_overrides "
+DROPOUT = f"{FIELD}dropout"
 
 # Fields of the configuration, except those without effect on the weights; only the dropout fields may change.
 OWN_FIELDS = {entry.name for entry in fields(VanillaTransformerConfig)}

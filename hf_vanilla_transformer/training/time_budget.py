@@ -15,7 +15,8 @@ from transformers.utils import logging
 
 from .arguments import SHARE_BETWEEN_EVALUATIONS, UNDECIDED_STEPS, with_fields, with_learning_rate
 from .arguments import VanillaTransformerTrainingArguments as Arguments
-from .resuming import arguments_record
+from .auto_preset import dropout_of
+from .resuming import DROPOUT, arguments_record
 from .search_tuning import PAIRS as SEARCHED_PAIRS
 from .search_tuning import SEARCHES_PER_PAIR
 from .text_splits import TextSplits
@@ -267,6 +268,9 @@ class TimeBudget(TrainerCallback):
         state.compute_steps(args, steps)
         if epoch_steps := self._epoch_steps():
             state.num_train_epochs = ceil(steps / epoch_steps)
+            if args.auto_dropout is not None and not self._is_corrected:
+                dropout = dropout_of(steps / epoch_steps)
+                trainer.trained_with[DROPOUT] = cast(Any, trainer.model).config.dropout = dropout
         self._show_total(steps)
 
     def _set_schedule(self, args: Arguments) -> None:
@@ -301,6 +305,8 @@ class TimeBudget(TrainerCallback):
         steps, left = trainer.state.max_steps, number * costs.step + evaluations * costs.evaluation + costs.final
         epochs = f" ({steps / epoch_steps:.3g} epochs)" if (epoch_steps := self._epoch_steps()) else ""
         parts = [f"{steps} steps{epochs}, {1 / costs.step:.3g} per second"]
+        if trainer.args.auto_dropout is not None:
+            parts.append(f"dropout {cast(Any, trainer.model).config.dropout:g}")
         parts += [f"{evaluations} evaluations of {costs.evaluation:.3g} seconds"] if evaluations else []
         parts.append(f"{costs.final:.0f} seconds of final evaluation")
         end = time.strftime("%H:%M:%S", time.localtime(time.time() + left))

@@ -53,11 +53,12 @@ def test_the_size_decides(tier, tmp_path, monkeypatch):
         model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
         monkeypatch.setattr(auto_preset, "count_words", lambda train, size=size: size)
         chosen, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(60))
+        shown = {line.split()[0] for line in lines[1:]}
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
         assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
-        assert len(lines) == 3 + len(expected.overrides) + len(expected.training) + (args.eval_strategy == "steps")
-        assert {line.split()[0] for line in lines[1:]} >= {"vocab_size", "num_train_epochs", "dropout", "warmup_steps"}
+        assert len(lines) == 3 + len({"dropout", *expected.overrides, *expected.training}) + ("eval_steps" in shown)
+        assert shown >= {"vocab_size", "num_train_epochs", "dropout", "warmup_steps"}
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
 
@@ -90,9 +91,8 @@ def test_the_tier_of_small_corpora_is_the_recipes_that_were_measured(name, words
         if settings.pop(name) != recipe.get(name):
             # Measured on clean text, with the usual search.
             assert name not in recipe
-    overrides = {field: settings.pop(field) for field in tier.overrides}
+    assert parse_overrides(recipe["config_overrides"]) == {"dropout": settings.pop("dropout")}
     assert recipe["preset"] == tier.preset and settings.items() <= recipe.items()
-    assert parse_overrides(recipe["config_overrides"]) == overrides
 
 
 def test_a_search_that_cannot_be_tuned_is_said(tmp_path):
@@ -159,6 +159,28 @@ def test_a_short_run_has_a_short_warmup(tmp_path, small_tier, options, steps):
     _, data_args, args, lines = resolve_auto_preset(model_args, data_args, args, corpus(9334))
     assert args.warmup_steps == steps
     assert any(line.startswith(f"  warmup_steps {steps}: ") for line in lines)
+
+
+@looped(
+    ("options", "dropout"),
+    [
+        ({"num_train_epochs": 14}, 0.1),
+        ({"num_train_epochs": 15}, 0.3),
+        # 13 steps per epoch.
+        ({"max_steps": 190}, 0.1),
+        ({"max_steps": 200}, 0.3),
+        # Until the number of epochs is known.
+        ({"time_budget": 60}, 0.1),
+        ({"num_train_epochs": 5, "config_overrides": "dropout=0.3"}, 0.3),
+    ],
+)
+def test_dropout_follows_from_the_epochs(tmp_path, monkeypatch, options, dropout):
+    monkeypatch.setattr(auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5}),))
+    parts = arguments(tmp_path, AUTO, **{**DEFAULTS, "max_tokens": 1000, **options})
+    chosen, _, args, lines = resolve_auto_preset(*parts, corpus(9334))
+    given = "config_overrides" in options
+    assert chosen.config_overrides == f"dropout={dropout}" and args.auto_dropout == (None if given else dropout)
+    assert [line for line in lines if line.startswith(f"  dropout {dropout}")]
 
 
 def test_what_is_given_stays(tmp_path, small_tier):

@@ -6,8 +6,9 @@ from functools import wraps
 
 import pytest
 
-from experiments import history, set_up, train
-from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments
+from experiments import MODEL, history, set_up, train
+from hf_vanilla_transformer.training import VanillaTransformerTrainer, VanillaTransformerTrainingArguments, auto_preset
+from hf_vanilla_transformer.training.auto_preset import Tier
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint, trained_with
 from hf_vanilla_transformer.training.evaluation import Evaluation
 from hf_vanilla_transformer.training.report import start_summary
@@ -159,6 +160,24 @@ class TestResuming:
                 for step, _ in rates if step > 8
             ]
         )  # fmt: skip  # one loop a line
+
+    @pytest.mark.parametrize(("max_tokens", "dropout"), [(400, 0.3), (50, 0.1)])
+    def test_keeps_the_dropout_that_follows_from_the_epochs(
+        self, tmp_path, files, clock, monkeypatch, capsys, max_tokens, dropout
+    ):
+        monkeypatch.setattr(auto_preset, "tier_of", lambda corpus: Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5}))
+        options = {**files, **OPTIONS, "save_steps": 10, "eval_steps": 10, "max_tokens": max_tokens}
+        model = {**MODEL, "preset": "auto"}
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            at(patch, 25, kill)
+            train(tmp_path / "model", model, **options)
+        assert f" per second, dropout {dropout}, " in capsys.readouterr().out
+        assert trained_with(newest_checkpoint(tmp_path / "model"))["config_overrides dropout"] == dropout
+        with monkeypatch.context() as patch:
+            at(patch, 25, lambda model, **kwargs: used.append(model.config.dropout))
+            used = []
+            train(tmp_path / "model", model, **options, resume_from_checkpoint="last")
+        assert used == [dropout]
 
     def test_another_budget_is_measured_again(self, tmp_path, files, clock):
         before = train(tmp_path / "model", **files, **OPTIONS)
