@@ -146,8 +146,8 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         not_given: Names of fields that a preset may still set: no argument did, and they have their defaults. Copies
             by `dataclasses.replace` or from `to_dict()` count every field as given; those by `with_fields` do not.
         saving_is_given: Whether an argument set `save_strategy` or `save_steps`; likewise.
-        auto_dropout: Dropout that the preset `auto` chose by the number of epochs, which a time budget may still
-            change; None if it was given or has another reason; likewise.
+        auto_dropout: Dropout that the preset `auto` chose by the number of epochs, and that a time budget replaces
+            once it knows that number; None if `auto` did not choose it so.
 
     Raises:
         ValueError: The warm-up gives no learning rate, two arguments are mutually exclusive, the optimizer is not

@@ -175,12 +175,14 @@ def resolve_auto_preset(
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
-    if "dropout" in tier.overrides | overrides:
-        args = with_fields(args, auto_dropout=None)
-    else:
-        if args.auto_dropout is None:
-            args = with_fields(args, auto_dropout=dropout_of(_epochs(corpus, args)))
-        settings["dropout"] = args.auto_dropout
+    by_epochs = None
+    if "dropout" not in tier.overrides | overrides:
+        if (by_epochs := args.auto_dropout) is None:
+            by_epochs = dropout_of(_epochs(corpus, args))
+        else:
+            stays["dropout"] = f"{by_epochs}, the checkpoint's"
+        settings["dropout"] = by_epochs
+    args = with_fields(args, auto_dropout=by_epochs)
     joined = join_overrides({"dropout": settings["dropout"], **tier.overrides, **overrides})
     model_args = with_fields(model_args, config_overrides=joined)
     # The paper's values, which a tier may keep.

@@ -12,7 +12,7 @@ from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
 from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, resolve_auto_preset
-from hf_vanilla_transformer.training.checkpoints import trained_with
+from hf_vanilla_transformer.training.checkpoints import newest_checkpoint, trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from hf_vanilla_transformer.training.text_splits import TextSplits
 from paths import ROOT
@@ -57,7 +57,8 @@ def test_the_size_decides(tier, tmp_path, monkeypatch):
         assert (chosen.preset, chosen.vocab_size) == (expected.preset, expected.vocab_size)
         assert expected.training.items() <= {**vars(data_args), **vars(args)}.items()
         assert args.num_train_epochs == min(max(round(expected.words_in_all / size), 10), 60)
-        assert len(lines) == 3 + len({"dropout", *expected.overrides, *expected.training}) + ("eval_steps" in shown)
+        settings = {"dropout", *expected.overrides, *expected.training}
+        assert len(lines) == 3 + len(settings) + (args.eval_strategy == "steps")
         assert shown >= {"vocab_size", "num_train_epochs", "dropout", "warmup_steps"}
         assert model_args.preset == "auto" and model_args.vocab_size is None
 
@@ -181,6 +182,18 @@ def test_dropout_follows_from_the_epochs(tmp_path, monkeypatch, options, dropout
     given = "config_overrides" in options
     assert chosen.config_overrides == f"dropout={dropout}" and args.auto_dropout == (None if given else dropout)
     assert [line for line in lines if line.startswith(f"  dropout {dropout}")]
+
+
+def test_a_resumed_run_keeps_its_dropout(tmp_path, files, monkeypatch):
+    monkeypatch.setattr(auto_preset, "tier_of", lambda corpus: Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5}))
+    options = {**files, **DEFAULTS, "max_tokens": 400}
+    train(tmp_path / "model", AUTO, **options | {"num_train_epochs": 1})
+    longer = {"num_train_epochs": 15, "resume_from_checkpoint": "last"}
+    checkpoint = newest_checkpoint(tmp_path / "model")
+    parts = arguments(tmp_path / "model", AUTO, **options | longer)
+    experiment = setup.set_up(*parts, checkpoint)
+    assert experiment.trainer.model.config.dropout == 0.1
+    assert "  dropout 0.1, the checkpoint's" in experiment.plan.reasons
 
 
 def test_what_is_given_stays(tmp_path, small_tier):
