@@ -36,8 +36,11 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("measurements/*.md")))
 }
 # Added to a command so that it finishes in seconds.
-SHORT_RUN = "--max_steps 2 --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
+FEW_STEPS = "--max_steps 2"
+SHORT_RUN = f"{FEW_STEPS} --max_tokens 512 --final_num_beams 1 --max_train_samples 40 --use_cpu"
 NEW_MODEL = "--config_overrides encoder_layers=1,decoder_layers=1,d_model=32"
+# Commands with a time budget, identified by a substring; a shorter one is added.
+BUDGETED = ("--time_budget", "recipes/guarani.yaml")
 # Added to commands that hold out more pairs than exist here, identified by a substring.
 SHORT_SPLITS = "--validation_split_size 4 --test_split_size 4"
 HOLDING_OUT = ("--train_file spa.tsv", "recipes/wmt_sample.yaml", "--validation_split_size 1000")
@@ -55,7 +58,15 @@ CUT_SHORT = {
 }
 # Programs that pass options to `train`.
 TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
-TEXT_FILES = ("train", "half", "rest", "more", "wmt", "val", "test", "test_2016_flickr")
+# Names of text files, language and words.
+ENGLISH_GERMAN, SPANISH_GUARANI = "train half rest more wmt val test test_2016_flickr", "train held_out dev"
+TEXT_FILES = (
+    (ENGLISH_GERMAN, "en", "one two three four"),
+    (ENGLISH_GERMAN, "de", "eins zwei drei vier"),
+    (SPANISH_GUARANI, "es", "uno dos tres cuatro"),
+    (SPANISH_GUARANI, "gn", "peteĩ mokõi mbohapy irundy"),
+    ("baseline", "hyp", "peteĩ mokõi mbohapy irundy"),
+)
 # Programs that do not depend on other commands; one test each, to run in parallel.
 INDEPENDENT = (
     "scripts/benchmark.py", "scripts/compare_recipes.py", "scripts/reproduce_tutorials.py",
@@ -114,7 +125,9 @@ def shortened(words: list[str]) -> list[str]:
     model = "" if begun else NEW_MODEL
     has_vocabulary = begun or "--tokenizer_name_or_path" in words or "distill" in words
     vocabulary = "" if has_vocabulary else "--vocab_size 300"
-    return [*words, *SHORT_RUN.split(), *model.split(), *vocabulary.split(), *splits]
+    is_budgeted = any(each in shlex.join(words) for each in BUDGETED)
+    short_run = SHORT_RUN.replace(FEW_STEPS, "--time_budget 0.001") if is_budgeted else SHORT_RUN
+    return [*words, *short_run.split(), *model.split(), *vocabulary.split(), *splits]
 
 
 def run(command: list[str], folder: Path, **options) -> None:
@@ -142,8 +155,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as assumed by the pages: scripts, and texts and models under the names used there."""
     path = tmp_path_factory.mktemp("docs")
     (path / "scripts").symlink_to(ROOT / "scripts")
-    for name in TEXT_FILES:
-        for language, words in (("en", "one two three four"), ("de", "eins zwei drei vier")):
+    for names, language, words in TEXT_FILES:
+        for name in names.split():
             numbers = {"train": range(40), "rest": range(40, 48), "wmt": range(9)}.get(name, range(8))
             lines = [" ".join(words.split()[: 1 + i % 4]) + f" {i}" for i in numbers]
             (path / f"{name}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
