@@ -155,15 +155,8 @@ def resolve_auto_preset(
         return model_args, data_args, args, []
     if not isinstance(text.train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    corpus = look_at(text)
-    if data_args.drop_repeated is None:
-        # Of words and symbols, the more frequent pairs are the more usual ones.
-        is_prose = corpus.is_prose and text.target_notation.is_prose
-        data_args = with_fields(data_args, drop_repeated=is_prose)
-    if data_args.drop_repeated:
-        text = text.without_repeats
-        corpus = look_at(text)
-    distinct = text.distinct_share()
+    data_args, text = _drop_repeats(data_args, text)
+    corpus, distinct = look_at(text), text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
     overrides = parse_overrides(model_args.config_overrides)
@@ -175,36 +168,40 @@ def resolve_auto_preset(
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
-    by_epochs = None
-    if "dropout" not in tier.overrides | overrides:
-        if (by_epochs := args.auto_dropout) is None:
-            by_epochs = dropout_of(_epochs(corpus, args))
+    if "dropout" in tier.overrides | overrides:
+        args = with_fields(args, auto_dropout=None)
+    else:
+        if args.auto_dropout is None:
+            args = with_fields(args, auto_dropout=dropout_of(_epochs(corpus, args)))
         else:
-            stays["dropout"] = f"{by_epochs}, the checkpoint's"
-        settings["dropout"] = by_epochs
-    args = with_fields(args, auto_dropout=by_epochs)
+            stays["dropout"] = f"{args.auto_dropout}, the checkpoint's"
+        settings["dropout"] = args.auto_dropout
     joined = join_overrides({"dropout": settings["dropout"], **tier.overrides, **overrides})
     model_args = with_fields(model_args, config_overrides=joined)
     # The paper's values, which a tier may keep.
     paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
-    steps = _steps(corpus, args)
-    if settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays:
-        settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
-        args = with_fields(args, warmup_steps=settings["warmup_steps"])
-    if args.lr_scheduler_type == "cosine" and "eval_strategy" in args.not_given and not args.saving_is_given:
-        args = _with_evaluations(args, steps)
-        if text.validation is not None:
-            settings["eval_steps"] = args.eval_steps
+    shortens_warmup = settings["warmup_steps"] != paper["warmup_steps"] and "warmup_steps" not in stays
+    args, scheduled = _with_schedule(args, _steps(corpus, args), shortens_warmup)
+    settings |= scheduled
+    if text.validation is None:
+        settings.pop("eval_steps", None)
     if text.repeats:
         settings["drop_repeated"] = True
-    lines.insert(
-        0, f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
-    )
     reasons = _reasons(corpus, distinct, settings["vocab_size"], args.num_train_epochs)
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else reasons[name]
         lines.append(f"  {name} {stays.get(name) or f'{value}: {reason}'}")
-    return model_args, data_args, args, lines
+    head = f"preset       {tier.preset}, by auto: {size / 1e6:.2g} million {corpus.unit} in {corpus.pairs} pairs"
+    return model_args, data_args, args, [head, *lines]
+
+
+def _drop_repeats(data_args: DataArguments, text: TextSplits) -> tuple[DataArguments, TextSplits]:
+    """Return the pairs to train on: of prose each pair once, unless repeats were asked for."""
+    if data_args.drop_repeated is None:
+        # Of words and symbols, the more frequent pairs are the more usual ones.
+        is_prose = look_at(text).is_prose and text.target_notation.is_prose
+        data_args = with_fields(data_args, drop_repeated=is_prose)
+    return data_args, text.without_repeats if data_args.drop_repeated else text
 
 
 @dataclass(frozen=True)
@@ -309,13 +306,22 @@ def _reasons(corpus: Corpus, distinct: float, vocab_size: int, epochs: float) ->
     return {name: reason.format(**facts) for name, reason in reasons.items()}
 
 
-def _with_evaluations(args: VanillaTransformerTrainingArguments, steps: float) -> VanillaTransformerTrainingArguments:
-    """Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds.
+def _with_schedule(
+    args: VanillaTransformerTrainingArguments, steps: float, shortens_warmup: bool
+) -> tuple[VanillaTransformerTrainingArguments, dict[str, Any]]:
+    """Fit warm-up and evaluations to the number of steps; also return what was set.
 
-    The last models of a schedule that decays to zero are the best, so nothing is lost between the evaluations.
+    Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds. The last models of
+    a schedule that decays to zero are the best, so nothing is lost between the evaluations.
     """
-    every = args.eval_steps or max(1, round(steps / EVALUATIONS))
-    return with_fields(args, eval_strategy="steps", eval_steps=every, save_strategy="steps", save_steps=every)
+    settings: dict[str, Any] = {}
+    if shortens_warmup:
+        settings["warmup_steps"] = max(1, int(min(args.warmup_steps, steps / 10)))
+    if args.lr_scheduler_type == "cosine" and "eval_strategy" in args.not_given and not args.saving_is_given:
+        settings["eval_steps"] = args.eval_steps or max(1, round(steps / EVALUATIONS))
+        every = {"eval_strategy": "steps", "save_strategy": "steps", "save_steps": settings["eval_steps"]}
+        args = with_fields(args, **every)
+    return with_fields(args, **settings), settings
 
 
 def _steps(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
