@@ -164,6 +164,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "headed.tsv").write_text("English\tGerman\none\teins\n", encoding="utf-8")
     (path / "terms.tsv").write_text("three\tdrei\n", encoding="utf-8")
     (path / "names.txt").write_text("Ann( Lee)?\n", encoding="utf-8")
+    (path / "docs").mkdir()
+    (path / "docs" / "page.md").write_text("# three\n\ntwo **one**\n", encoding="utf-8")
     (path / "page.html").write_text("<p>three <b>two</b></p>\n", encoding="utf-8")
     (path / "spa.tsv").write_text("".join(f"number {i}\tnúmero {i}\n" for i in range(60)), encoding="utf-8")
     forms = "".join(f"kar{i}\tkar{i}nak\tN;DAT;SG\n" for i in range(60))
