@@ -311,8 +311,8 @@ def _with_schedule(
 ) -> tuple[VanillaTransformerTrainingArguments, dict[str, Any]]:
     """Fit warm-up and evaluations to the number of steps; also return what was set.
 
-    Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds. The last models of
-    a schedule that decays to zero are the best, so nothing is lost between the evaluations.
+    Evaluate about `EVALUATIONS` times, or every `eval_steps`: epochs of a small corpus take seconds. The last models
+    of a schedule that decays to zero are the best, so nothing is lost between the evaluations.
     """
     settings: dict[str, Any] = {}
     if shortens_warmup:
