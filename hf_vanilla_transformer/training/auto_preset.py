@@ -155,8 +155,8 @@ def resolve_auto_preset(
         return model_args, data_args, args, []
     if not isinstance(text.train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    data_args, text = _drop_repeats(data_args, text)
-    corpus, distinct = look_at(text), text.distinct_share()
+    data_args, text, corpus = _drop_repeats(data_args, text)
+    distinct = text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
     overrides = parse_overrides(model_args.config_overrides)
@@ -195,13 +195,17 @@ def resolve_auto_preset(
     return model_args, data_args, args, [head, *lines]
 
 
-def _drop_repeats(data_args: DataArguments, text: TextSplits) -> tuple[DataArguments, TextSplits]:
-    """Return the pairs to train on: of prose each pair once, unless repeats were asked for."""
+def _drop_repeats(data_args: DataArguments, text: TextSplits) -> tuple[DataArguments, TextSplits, "Corpus"]:
+    """Return the pairs to train on and a look at them: of prose each pair once, unless repeats were asked for."""
+    corpus = look_at(text)
     if data_args.drop_repeated is None:
         # Of words and symbols, the more frequent pairs are the more usual ones.
-        is_prose = look_at(text).is_prose and text.target_notation.is_prose
+        is_prose = corpus.is_prose and text.target_notation.is_prose
         data_args = with_fields(data_args, drop_repeated=is_prose)
-    return data_args, text.without_repeats if data_args.drop_repeated else text
+    if data_args.drop_repeated:
+        text = text.without_repeats
+        corpus = look_at(text)
+    return data_args, text, corpus
 
 
 @dataclass(frozen=True)
