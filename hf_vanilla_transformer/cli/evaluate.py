@@ -38,9 +38,6 @@ COMET_MODEL = "Unbabel/wmt22-comet-da"
 # Columns of --pairs.
 PAIR_OPTIONS = ("source_column", "target_column", "feature_columns", "feature_separator")
 
-# Samples of fewer segments are too much alike.
-FEW_SEGMENTS = 50
-
 METRICS = ("bleu", "lowercase_bleu", "chrf", "chrfpp", "ter", "wer", "ser")
 
 
@@ -309,6 +306,8 @@ def _report(arguments: Namespace, data: _TestData, scores: dict[str, SystemScore
 
 def _p_values(scores: dict[str, SystemScores], names: dict[str, str], number: int) -> list[str]:
     """Return the table of p-values of so many segments, if there are any."""
+    from ..training.metrics import FEW_SEGMENTS
+
     baseline, *others = scores
     rows = [(path, scores[path].get("p_values", {})) for path in others]
     keys = [key for key in names if any(key in values for _, values in rows)]
@@ -316,7 +315,7 @@ def _p_values(scores: dict[str, SystemScores], names: dict[str, str], number: in
         return []
     table = [(f"p, against {baseline}", *(names[key] for key in keys))]
     table += [(path, *(f"{values[key]:.3f}" for key in keys)) for path, values in rows]
-    few = [f"p of only {number} segments says little"] if number < FEW_SEGMENTS else []
+    few = [f"p of fewer than {FEW_SEGMENTS} segments says little"] if number < FEW_SEGMENTS else []
     return [_aligned(table, "<" + ">" * len(keys)), *few]
 
 

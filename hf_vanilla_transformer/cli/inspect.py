@@ -16,8 +16,8 @@ few times and not changed.
 import re
 import unicodedata
 from argparse import Namespace
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from shutil import get_terminal_size
 from typing import Any
 
@@ -60,7 +60,7 @@ def add_arguments(parser: OneLineParser) -> None:
 
 def run(arguments: Namespace) -> None:
     with importing():
-        from ..data.inspection import count_characters, inspect_pairs, unfamiliar_characters
+        from ..data.inspection import inspect_pairs
         from ..data.splits import located_splits
         from ..pretrained.loading import load_tokenizer
     (data_args,) = parse_dataclasses([DataArguments], arguments)
@@ -68,13 +68,10 @@ def run(arguments: Namespace) -> None:
     if arguments.tokenizer_name_or_path:
         tokenizer = load_tokenizer(arguments.tokenizer_name_or_path, trust_remote_code=arguments.trust_remote_code)
     has_features = bool(data_args.feature_columns)
-    training = _training_characters(splits, has_features)
-    for split, read in splits.items():
-        number, findings = inspect_pairs(read, tokenizer, arguments.examples, has_features)
-        lines = [*_report(split, number, findings)]
-        if training and not _is_training(split):
-            lines += _characters(split, unfamiliar_characters(count_characters(read(), has_features), training))
-        print("\n".join(lines))
+    unfamiliar = _unfamiliar_characters(splits, has_features)
+    for split, corpus in splits.items():
+        number, findings = inspect_pairs(corpus.read, tokenizer, arguments.examples, has_features)
+        print("\n".join([*_report(split, number, findings), *_characters(split, unfamiliar.get(split, []))]))
 
 
 def _is_training(split: str) -> bool:
@@ -82,14 +79,27 @@ def _is_training(split: str) -> bool:
     return split.partition(",")[0] == "train"
 
 
-def _training_characters(splits: Mapping[str, Any], has_features: bool) -> dict[str, Any]:
-    """Count the characters of the training pairs, if there are also others to compare with."""
-    from ..data.inspection import count_characters
+def _unfamiliar_characters(splits: Mapping[str, Any], has_features: bool) -> dict[str, list[Any]]:
+    """Return the characters of held-out corpora that are much rarer in training text of the same side or language."""
+    from ..data.inspection import SIDES, count_characters, unfamiliar_characters
 
-    parts = [read for split, read in splits.items() if _is_training(split)]
-    if not 0 < len(parts) < len(splits):
+    has_languages = len({corpus.direction for corpus in splits.values() if None not in corpus.direction}) > 1
+    if not 0 < sum(map(_is_training, splits)) < len(splits):
         return {}
-    return count_characters(chain.from_iterable(read() for read in parts), has_features)
+    training: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
+    held_out = {}
+    for split, corpus in splits.items():
+        names = dict(zip(SIDES, corpus.direction if has_languages else SIDES, strict=True))
+        counts = count_characters(corpus.read(), has_features)
+        if _is_training(split):
+            for side, name in names.items():
+                training[name] += counts[side]
+        else:
+            held_out[split] = names, counts
+    return {
+        split: unfamiliar_characters(counts, {side: training[name] for side, name in names.items() if training[name]})
+        for split, (names, counts) in held_out.items()
+    }
 
 
 def _report(split: str, number: int, findings: list[Any]) -> Iterator[str]:

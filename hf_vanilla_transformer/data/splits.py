@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -28,6 +28,8 @@ from .reading import PAIR_FEATURES, PART_COLUMN, check_files, iterate_pairs, loa
 from .toy_corpus import load_toy_corpus
 
 logger = logging.get_logger(__name__)
+
+LocatedPairs = Iterator[tuple[str, Mapping[str, str]]]
 
 
 def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datasets.IterableDatasetDict:
@@ -59,25 +61,37 @@ def load_parallel_text(arguments: DataArguments) -> datasets.DatasetDict | datas
     return datasets.IterableDatasetDict(ordered) if arguments.streaming else datasets.DatasetDict(ordered)
 
 
-def located_splits(arguments: DataArguments) -> dict[str, Callable[[], Iterator[tuple[str, Mapping[str, str]]]]]:
-    """Return a reader for each corpus as given, before pairs are held out, sampled or added.
+class LocatedCorpus(NamedTuple):
+    """A corpus as given, before pairs are held out, sampled or added.
 
-    Keys are the split and, for a listed corpus, its location in the list. Readers yield (location, pair) tuples, with
-    locations such as "line 7" in a text file or "row 7" in other data.
+    Attributes:
+        direction: Language codes of source and target; None if unknown.
+        read: Returns (location, pair) tuples, with locations such as "line 7" in a text file or "row 7" in other data.
     """
+
+    direction: tuple[str | None, str | None]
+    read: Callable[[], LocatedPairs]
+
+
+def located_splits(arguments: DataArguments) -> dict[str, LocatedCorpus]:
+    """Return each corpus as given, by split and, for a listed corpus, its location in the list."""
     _check_named(arguments)
     corpora = corpora_of(arguments)
-    loader, readers = _Loader(arguments, corpora), dict[str, Any]()
+    loader, located = _Loader(arguments, corpora), dict[str, LocatedCorpus]()
     for split, entries in corpora.entries.items():
         for corpus in entries:
             name = f"{split}, {corpus.where}" if corpus.where else split
+            read: Callable[[], LocatedPairs]
             if files := corpus.text.files("train"):
                 with _naming(corpus):
                     check_files(files)
-                readers[name] = partial(located_pairs, files, corpus.text)
+                read = partial(located_pairs, files, corpus.text)
             elif (pairs := loader.read(corpus, split)) is not None:
-                readers[name] = partial(_located, pairs)
-    return readers
+                read = partial(_located, pairs)
+            else:
+                continue
+            located[name] = LocatedCorpus(corpus.parts[0].direction, read)
+    return located
 
 
 def _check_named(arguments: DataArguments) -> None:
@@ -97,7 +111,7 @@ def _naming(corpus: Corpus) -> Iterator[None]:
         raise (DataError(f"{corpus.where}: {error}") if corpus.where else error) from None
 
 
-def _located(pairs: Any) -> Iterator[tuple[str, Mapping[str, str]]]:
+def _located(pairs: Any) -> LocatedPairs:
     return ((f"row {number}", pair) for number, pair in enumerate(iterate_pairs(pairs), start=1))
 
 

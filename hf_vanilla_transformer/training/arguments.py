@@ -146,8 +146,8 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
         not_given: Names of fields that a preset may still set: no argument did, and they have their defaults. Copies
             by `dataclasses.replace` or from `to_dict()` count every field as given; those by `with_fields` do not.
         saving_is_given: Whether an argument set `save_strategy` or `save_steps`; likewise.
-        auto_dropout: Dropout that the preset `auto` chose by the number of epochs, and that a time budget replaces
-            once it knows that number; None if `auto` did not choose it so.
+        dropout_is_open: Whether the preset `auto` leaves the dropout to the time budget, which decides the number of
+            epochs.
 
     Raises:
         ValueError: The warm-up gives no learning rate, two arguments are mutually exclusive, the optimizer is not
@@ -159,7 +159,7 @@ class VanillaTransformerTrainingArguments(TrainingOptions, Seq2SeqTrainingArgume
     )
 
     def __post_init__(self) -> None:
-        self.auto_dropout: float | None = None
+        self.dropout_is_open = False
         self._without_argument = [name for name in PRESET_DEFAULTS if getattr(self, name) is None]
         for name in self._without_argument:
             setattr(self, name, PRESET_DEFAULTS[name])

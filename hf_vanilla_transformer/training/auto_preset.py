@@ -1,6 +1,6 @@
 """`--preset auto`: tokens, model and training settings by the notation of both sides and the size of the corpus."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -58,8 +58,7 @@ class Tier:
         epochs = min(max(round(self.words_in_all / words), self.epochs[0]), self.epochs[-1])
         tokens = min(distinct_words / WORDS_PER_TOKEN, distinct_pairs / PAIRS_PER_TOKEN)
         vocab_size = min(max(round(tokens, -3), MIN_VOCAB_SIZE), self.vocab_size)
-        settings = {"vocab_size": int(vocab_size), "num_train_epochs": epochs, "dropout": dropout_of(epochs)}
-        return {**settings, **self.overrides, **self.training}
+        return {"vocab_size": int(vocab_size), "num_train_epochs": epochs, **self.overrides, **self.training}
 
 
 # Less dropout learns more in a few epochs, and learns the pairs by heart in many
@@ -146,37 +145,37 @@ def resolve_auto_preset(
     data_args: DataArguments,
     args: VanillaTransformerTrainingArguments,
     text: TextSplits,
+    earlier: Mapping[str, Any] | None = None,
 ) -> tuple[ModelArguments, DataArguments, VanillaTransformerTrainingArguments, list[str]]:
     """Return arguments with settings for the texts for the preset `auto`, and summary lines on each setting.
 
-    Settings that were given stay.
+    Settings that were given stay, and so do `earlier` ones, those of the checkpoint to resume from.
     """
     if model_args.preset != AUTO_PRESET:
         return model_args, data_args, args, []
     if not isinstance(text.train, datasets.Dataset):
         raise ValueError("`preset=auto` needs the size of the training text; with `streaming`, name a preset")
-    data_args, text, corpus = _drop_repeats(data_args, text)
+    earlier = earlier or {}
+    overrides = parse_overrides(model_args.config_overrides)
+    given = overrides | _given(model_args, data_args, args)
+    data_args, text, corpus = _drop_repeats(data_args, text, earlier)
+    stays = _obstacles(args, text)
+    stays |= {name: f"{value}, the checkpoint's" for name, value in earlier.items()}
+    stays |= {name: f"{value}, as given" for name, value in given.items()}
     distinct = text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
-    overrides = parse_overrides(model_args.config_overrides)
-    stays = {name: f"{value}, as given" for name, value in (overrides | _given(model_args, data_args, args)).items()}
-    stays = {name: f"{NONE}: {reason}" for name, reason in _obstacles(args, text).items()} | stays
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
     model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size)
     model_args, lines = choose_tokens(model_args, corpus)
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
-    if "dropout" in tier.overrides | overrides:
-        args = with_fields(args, auto_dropout=None)
-    else:
-        if args.auto_dropout is None:
-            args = with_fields(args, auto_dropout=dropout_of(_epochs(corpus, args)))
-        else:
-            stays["dropout"] = f"{args.auto_dropout}, the checkpoint's"
-        settings["dropout"] = args.auto_dropout
-    joined = join_overrides({"dropout": settings["dropout"], **tier.overrides, **overrides})
+    fixed = {**tier.overrides, **earlier, **overrides}
+    args, dropout, later = _with_dropout(args, fixed, _epochs(corpus, args))
+    settings |= {"dropout": dropout}
+    stays |= {"dropout": later} if later else {}
+    joined = join_overrides(tier.overrides | {"dropout": dropout} | overrides)
     model_args = with_fields(model_args, config_overrides=joined)
     # The paper's values, which a tier may keep.
     paper = {"dropout": preset_config(tier.preset).dropout, "warmup_steps": PRESET_DEFAULTS["warmup_steps"]}
@@ -185,8 +184,8 @@ def resolve_auto_preset(
     settings |= scheduled
     if text.validation is None:
         settings.pop("eval_steps", None)
-    if text.repeats:
-        settings["drop_repeated"] = True
+    if text.repeated or "drop_repeated" in given:
+        settings["drop_repeated"] = data_args.drop_repeated
     reasons = _reasons(corpus, distinct, settings["vocab_size"], args.num_train_epochs)
     for name, value in settings.items():
         reason = "the paper's" if value == paper.get(name) else reasons[name]
@@ -195,13 +194,15 @@ def resolve_auto_preset(
     return model_args, data_args, args, [head, *lines]
 
 
-def _drop_repeats(data_args: DataArguments, text: TextSplits) -> tuple[DataArguments, TextSplits, "Corpus"]:
+def _drop_repeats(
+    data_args: DataArguments, text: TextSplits, earlier: Mapping[str, Any]
+) -> tuple[DataArguments, TextSplits, "Corpus"]:
     """Return the pairs to train on and a look at them: of prose each pair once, unless repeats were asked for."""
     corpus = look_at(text)
     if data_args.drop_repeated is None:
         # Of words and symbols, the more frequent pairs are the more usual ones.
         is_prose = corpus.is_prose and text.target_notation.is_prose
-        data_args = with_fields(data_args, drop_repeated=is_prose)
+        data_args = with_fields(data_args, drop_repeated=earlier.get("drop_repeated", is_prose))
     if data_args.drop_repeated:
         text = text.without_repeats
         corpus = look_at(text)
@@ -306,8 +307,19 @@ def _reasons(corpus: Corpus, distinct: float, vocab_size: int, epochs: float) ->
     facts["millions"] = corpus.size * epochs / 1e6
     reasons = REASONS if corpus.is_prose else SEQUENCE_REASONS
     if corpus.is_prose and vocab_size == MIN_VOCAB_SIZE:
-        reasons = reasons | {"vocab_size": "the least"}
+        reasons = reasons | {"vocab_size": "the minimum"}
     return {name: reason.format(**facts) for name, reason in reasons.items()}
+
+
+def _with_dropout(
+    args: VanillaTransformerTrainingArguments, fixed: Mapping[str, Any], epochs: float
+) -> tuple[VanillaTransformerTrainingArguments, float, str | None]:
+    """Return the dropout, fixed or by the epochs, and what to say if a time budget decides it later."""
+    if "dropout" in fixed or not args.time_budget:
+        return args, fixed.get("dropout", dropout_of(epochs)), None
+    now, later = dropout_of(0), dropout_of(MANY_EPOCHS)
+    args = with_fields(args, dropout_is_open=True)
+    return args, now, f"{now}, or {later} if the budget allows {MANY_EPOCHS} epochs"
 
 
 def _with_schedule(
@@ -334,9 +346,7 @@ def _steps(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
 
 
 def _epochs(corpus: Corpus, args: VanillaTransformerTrainingArguments) -> float:
-    """Estimate the number of epochs; 0 until a time budget has decided."""
-    if args.time_budget:
-        return 0
+    """Estimate the number of epochs."""
     return args.max_steps / _steps_of_epoch(corpus, args) if args.max_steps > 0 else args.num_train_epochs
 
 
@@ -358,16 +368,16 @@ def _sample(train: datasets.Dataset) -> datasets.Dataset:
 
 
 def _obstacles(args: VanillaTransformerTrainingArguments, text: TextSplits) -> dict[str, str]:
-    """Return why guided alignment, noise or tuning is impossible, by setting."""
+    """Return guided alignment, noise or tuning, if impossible, and why."""
     sample, reasons = _sample(cast(datasets.Dataset, text.train)), {}
     if not all(_has_spaced_words(sample[side]) for side in ("source", "target")):
-        reasons = dict.fromkeys(("guided_alignment", "augment"), "words are not separated by white space")
+        reasons = dict.fromkeys(("guided_alignment", "augment"), f"{NONE}: words are not separated by white space")
     if args.packing:
-        reasons["guided_alignment"] = "not with `packing`"
+        reasons["guided_alignment"] = f"{NONE}: not with `packing`"
     if not args.max_tokens:
-        reasons["augment"] = "needs `max_tokens`"
+        reasons["augment"] = f"{NONE}: needs `max_tokens`"
     if obstacle := why_not_tuned(text):
-        reasons["tune_search"] = obstacle
+        reasons["tune_search"] = f"{False}: {obstacle}"
     return reasons
 
 
@@ -383,6 +393,7 @@ def _given(
     settings = {
         "vocab_size": "the tokenizer's" if model_args.tokenizer_name_or_path else model_args.vocab_size,
         "guided_alignment": data_args.guided_alignment,
+        "drop_repeated": data_args.drop_repeated,
         "eval_steps": args.eval_steps,
         **{name: getattr(args, name) for name in {*PRESET_DEFAULTS, "learning_rate"} - args.not_given},
     }

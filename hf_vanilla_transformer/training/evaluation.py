@@ -157,15 +157,19 @@ def training_results(
     if "train" not in pairs and record.train_pairs is not None:
         # This session had nothing left to read from the stream.
         pairs = {"train": record.train_pairs, **pairs}
+    model = cast(PreTrainedModel, trainer.model)
     results: dict[str, Any] = {
         **{f"{split}_pairs": count for split, count in pairs.items()},
         "train_runtime": seconds,
         "train_loss": metrics["train_loss"],
         "epoch": state.epoch,
-        "parameters": cast(PreTrainedModel, trainer.model).num_parameters(),
+        "parameters": model.num_parameters(),
         "steps": state.global_step,
         "skipped_steps": record.skipped_steps,
     }
+    if hasattr(model.config, "dropout"):
+        # `auto` may have chosen it by the speed of the machine.
+        results["dropout"] = model.config.dropout
     if isinstance(ids.train, datasets.Dataset) and seconds > 0:
         lengths = np.array(token_lengths(ids.train), np.int64).sum(0)
         tokens = float(lengths.sum()) if trainer.epoch_rows is None else trainer.epoch_rows.mean_sum(lengths)
@@ -302,9 +306,8 @@ class Evaluation:
         def translations(**options: Any) -> list[str]:
             return self._translated(model, pairs["source"][:], directions, **options)
 
-        tokenize = self.args.bleu_tokenize or usable_tokenizer(self.text.parts[0].target_lang)
         given = {"length_penalty"} if self.args.is_given("final_length_penalty") else set[str]()
-        return tune_search(model, pairs["source"][:], pairs["target"][:], translations, tokenize, given)
+        return tune_search(model, pairs["source"][:], pairs["target"][:], translations, self.args.bleu_tokenize, given)
 
     def choose_alignment_heads(self, model: PreTrainedModel) -> None:
         """Set the heads that best agree with statistical word alignments, unless alignment heads are already set.

@@ -41,6 +41,9 @@ METRIC_NAMES = {
 # Fast enough for every evaluation during training; TER takes seconds for a thousand sentences.
 FAST_METRICS = ("bleu", "chrf")
 
+# Samples of fewer segments are too much alike for paired bootstrap resampling.
+FEW_SEGMENTS = 50
+
 # Error rates of outputs that are right or wrong as a whole, such as pronunciations, word forms and molecules.
 ERROR_RATES = {"wer": "WER", "ser": "SER"}
 

@@ -121,7 +121,7 @@ def write_model_card(
         direction_metrics=tested_metrics(results.entries, fast=True),
         bleu_fault=results.bleu_fault,
         minutes=results.entries["train_runtime"] / 60,
-        hyperparameters=_hyperparameters(args, data_args.links) | _tuned_search(results.entries),
+        hyperparameters=_hyperparameters(args, data_args.links) | _decided(results.entries),
         command=command_line(args.hub_token),
         versions=f"torch {torch.__version__}, transformers {transformers_version}",
     )
@@ -218,9 +218,12 @@ def command_line(secret: str | None = None) -> str:
     return shlex.join([*(["python", program] if path.suffix == ".py" else [path.name]), *words])
 
 
-def _tuned_search(entries: Mapping[str, Any]) -> dict[str, str]:
+def _decided(entries: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dropout, which may depend on the length of the run, and the tuned settings of the search."""
+    dropout = {"dropout": f"{entries['dropout']:g}"} if "dropout" in entries else {}
     tuned = {name: f"{setting['value']:g}, tuned" for name, setting in entries.get("tuned_search", {}).items()}
-    return {"final_length_penalty" if name == "length_penalty" else name: value for name, value in tuned.items()}
+    search = {"final_length_penalty" if name == "length_penalty" else name: value for name, value in tuned.items()}
+    return dropout | search
 
 
 def _hyperparameters(args: VanillaTransformerTrainingArguments, links: str | None) -> dict[str, Any]:

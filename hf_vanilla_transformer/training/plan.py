@@ -19,7 +19,7 @@ from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, metrics_for, usable_tokenizer
 from .options import AUTO_METRIC, LOWER_IS_BETTER
-from .resuming import DROPOUT
+from .resuming import earlier_choices
 from .search_tuning import why_not_tuned
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
@@ -74,10 +74,15 @@ def plan_run(
     Raises:
         ValueError: The arguments do not suit the text (`DataError`), or `auto` gets a stream.
     """
+    recorded = (trained_with(checkpoint) or {}) if checkpoint else {}
+    args = with_fields(args, **decided_earlier(model_args, args, recorded))
+    model_args, data_args, args, reasons = resolve_auto_preset(
+        model_args, data_args, args, training.text, earlier_choices(recorded)
+    )
+    data_args = with_fields(data_args, drop_repeated=bool(data_args.drop_repeated))
+    if data_args.drop_repeated:
+        training = training.without_repeats
     text = training.text
-    if checkpoint:
-        args = with_fields(args, **decided_earlier(model_args, args, trained_with(checkpoint) or {}))
-    model_args, data_args, args, reasons = resolve_auto_preset(model_args, data_args, args, text)
     augment, faults = supported_noise(args.augment, training.evidence)
     reasons += [f"noise        without {kind}: {why}" for kind, why in faults.items()]
     metrics, fault = suitable_metrics(args, text)
@@ -100,8 +105,7 @@ def decided_earlier(
         names.add("max_steps")
         if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:
             names |= {"eval_steps", "save_steps"}
-    dropout = {"auto_dropout": recorded.get(DROPOUT)} if model_args.preset == AUTO_PRESET else {}
-    return {name: recorded[name] for name in names & recorded.keys()} | dropout
+    return {name: recorded[name] for name in names & recorded.keys()}
 
 
 def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> dict[str, Any]:

@@ -251,7 +251,9 @@ def search_lines(entries: Mapping[str, Any]) -> list[str]:
         )
         of_pairs = f"on {setting['pairs']} validation pairs"
         lines.append(f"search       {name} {setting['value']:g}: {', '.join(gains)}, {of_pairs}")
-    return lines or ["search       as it was: nothing tried was significantly better on the validation pairs"]
+    return lines or [
+        "search       unchanged: no setting worth trying was significantly better on the validation pairs"
+    ]
 
 
 def rule_lines(rules: Mapping[str, Mapping[str, Any]]) -> list[str]:

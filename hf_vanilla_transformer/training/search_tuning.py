@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from ..text.facts import TextFacts
-from .metrics import FAST_METRICS, bleu_fault, paired_bootstrap, translation_scores
+from .metrics import FAST_METRICS, FEW_SEGMENTS, bleu_fault, paired_bootstrap, translation_scores
 from .text_splits import TextSplits
 
-# Most and fewest pairs by which settings are judged, and the p-value below which an improvement counts, divided by the
-# number of comparisons for a setting (Bonferroni).
-PAIRS, FEWEST_PAIRS, SIGNIFICANCE = 500, 30, 0.01
+# Most pairs by which settings are judged, and the p-value below which an improvement counts, divided by the number of
+# comparisons for a setting (Bonferroni): more than the least p-value of 1,000 samples, 1 / 1,001.
+PAIRS, SIGNIFICANCE = 500, 0.01
 
 # Values to try, one setting after another.
 SEARCHES = {"no_repeat_ngram_size": (4, 6), "length_penalty": (0.5, 1.5, 2.0)}
@@ -44,8 +44,8 @@ class TunedSetting(NamedTuple):
 
 def why_not_tuned(text: TextSplits) -> str | None:
     """Why the search cannot be tuned on these pairs; None if it can."""
-    if text.validation is None or len(text.validation) < FEWEST_PAIRS:
-        return f"needs {FEWEST_PAIRS} validation pairs"
+    if text.validation is None or len(text.validation) < FEW_SEGMENTS:
+        return f"needs {FEW_SEGMENTS} validation pairs"
     if text.has_several_directions:
         return "all directions share one search"
     return None if text.target_notation.is_prose else "for prose only"

@@ -77,11 +77,11 @@ def set_up(
         raise ValueError("`attn_implementation` flex_attention has no gradients on a CPU; leave it out")
     # First among all machines, because they share the folder in which the tokenizer is saved.
     with args.main_process_first(local=False, desc="reading the data"):
-        text = load_text(data_args)
-        training = TrainingText(text)
+        training = TrainingText(load_text(data_args))
         plan = plan_run(model_args, data_args, args, training, checkpoint)
-        if plan.data_args.drop_repeated and text.without_repeats is not text:
-            training = TrainingText(text := text.without_repeats)
+        if plan.data_args.drop_repeated:
+            training = training.without_repeats
+        text = training.text
         tokenizer = load_or_train_tokenizer(plan.source, plan.args, text)
         model = load_or_build_model(plan.source, tokenizer, **requested_dropout(plan))
         plan = replace(plan, args=with_learning_rate(plan.args, model))
@@ -245,7 +245,7 @@ def tokenize_splits(
         )
         if isinstance(ids[split], datasets.Dataset):
             check_token_ids(ids[split], config.vocab_size, getattr(config, "decoder_vocab_size", None))
-    counts["train"].add_repeated(text.repeats)
+    counts["train"].add_repeated(text.repeated or 0)
     return TokenizedSplits(ids["train"], ids.get("validation"), counts)
 
 

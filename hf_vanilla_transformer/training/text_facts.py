@@ -53,6 +53,10 @@ class TrainingText:
     text: TextSplits
 
     @cached_property
+    def without_repeats(self) -> "TrainingText":
+        return TrainingText(self.text.without_repeats)
+
+    @cached_property
     def pairs(self) -> Any:
         train = self.text.train
         if isinstance(train, datasets.Dataset):

@@ -34,7 +34,7 @@ class TextSplits:
         parts: Corpora and directions that `PART_COLUMN` indexes; a single one for pairs without that column.
         temperature: Temperature of the sampling of directions.
         features: Features of the sources, if any.
-        repeats: Number of training pairs left out by `without_repeats`.
+        repeated: Number of training pairs that `without_repeats` left out; None before.
     """
 
     train: datasets.Dataset | datasets.IterableDataset
@@ -43,7 +43,7 @@ class TextSplits:
     parts: tuple[Part, ...] = (Part(),)
     temperature: float = 1.0
     features: Features | None = None
-    repeats: int = 0
+    repeated: int | None = None
 
     def present(self) -> dict[str, Any]:
         """Splits by name, without missing ones."""
@@ -78,15 +78,14 @@ class TextSplits:
     def without_repeats(self) -> "TextSplits":
         """The same splits with each training pair of a corpus once; a stream stays as it is."""
         train = self.train
-        if not isinstance(train, datasets.Dataset):
+        if self.repeated is not None or not isinstance(train, datasets.Dataset):
             return self
         numbers = part_numbers(train)
         seen = [SeenPairs() for _ in self.parts]
         repeats = (seen[number](pair) for number, pair in zip(numbers, iterate_pairs(train), strict=True))
         rows = np.flatnonzero(~np.fromiter(repeats, bool, len(train)))
-        if len(rows) == len(train):
-            return self
-        return replace(self, train=train.select(rows), repeats=self.repeats + len(train) - len(rows))
+        repeated = len(train) - len(rows)
+        return replace(self, train=train.select(rows) if repeated else train, repeated=repeated)
 
     def distinct_share(self) -> float:
         """Share of the training pairs that are neither repeats nor reversed copies of others."""

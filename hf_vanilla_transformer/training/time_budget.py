@@ -268,7 +268,7 @@ class TimeBudget(TrainerCallback):
         state.compute_steps(args, steps)
         if epoch_steps := self._epoch_steps():
             state.num_train_epochs = ceil(steps / epoch_steps)
-            if args.auto_dropout is not None and not self._is_corrected:
+            if args.dropout_is_open and not self._is_corrected:
                 dropout = dropout_of(steps / epoch_steps)
                 trainer.trained_with[DROPOUT] = cast(Any, trainer.model).config.dropout = dropout
         self._show_total(steps)
@@ -305,7 +305,7 @@ class TimeBudget(TrainerCallback):
         steps, left = trainer.state.max_steps, number * costs.step + evaluations * costs.evaluation + costs.final
         epochs = f" ({steps / epoch_steps:.3g} epochs)" if (epoch_steps := self._epoch_steps()) else ""
         parts = [f"{steps} steps{epochs}, {1 / costs.step:.3g} per second"]
-        if trainer.args.auto_dropout is not None:
+        if trainer.args.dropout_is_open:
             parts.append(f"dropout {cast(Any, trainer.model).config.dropout:g}")
         parts += [f"{evaluations} evaluations of {costs.evaluation:.3g} seconds"] if evaluations else []
         parts.append(f"{costs.final:.0f} seconds of final evaluation")

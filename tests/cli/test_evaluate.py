@@ -142,7 +142,7 @@ class TestSeveralSystems:
             "--predictions", *systems, "--references", paths["refs"], "--metrics", "wer", "--significance"
         )
         few = [write_lines(tmp_path / name, ["a dog runs"]) for name in ("one", "two")]
-        assert "p of only 1 segments says little" in run(
+        assert "p of fewer than 50 segments says little" in run(
             capsys, "--predictions", *few, "--references", few[0], "--significance"
         )
         assert ["p,", "against", systems[0], "BLEU", "chrF2"] in [line.split() for line in printed.splitlines()]

@@ -67,6 +67,18 @@ def test_characters_that_training_hardly_has(tmp_path, capsys):
     assert "characters" not in alone
 
 
+def test_characters_are_compared_with_those_of_the_same_language(tmp_path, capsys):
+    german = write_lines(tmp_path / "de.tsv", ["a dog runs\tein Hund rennt"] * 200)
+    russian = write_lines(tmp_path / "ru.tsv", ["a dog runs\tсобака бежит"] * 9)
+    test = write_lines(tmp_path / "test.tsv", ["собака’ бежит\ta dog runs"] * 9)
+    rows = [f"  - {{file: {german}, source_lang: en, target_lang: de}}"]
+    rows += [f"  - {{file: {russian}, source_lang: en, target_lang: ru, both_directions: true}}"]
+    rows += ["test:", f"  - {{file: {test}, source_lang: ru, target_lang: en}}"]
+    listed = write_lines(tmp_path / "x.yaml", ["corpora:", *rows])
+    printed = run(capsys, "--corpora", listed, "--examples", 0)
+    assert [word for word in printed.split() if word.startswith("U+")] == ["U+2019"]
+
+
 def test_options_of_train_that_hold_pairs_out_do_not_move_lines(files, capsys):
     more = ("--validation_split_size", "1", "--max_train_samples", "1", "--train_weight", "2")
     assert "  line 3  A cow." in run(capsys, *files, *more)

@@ -197,14 +197,14 @@ def test_inspect_reads_each_corpus():
     given = arguments(
         f"corpora:\n{BOTH}{SPANISH_ENTRY}validation: [{{file: val.tsv, source_lang: en, target_lang: de}}]"
     )
-    readers = located_splits(given)
-    assert list(readers) == ["train, list.yaml, line 2", "train, list.yaml, line 3", "validation, list.yaml, line 4"]
-    assert list(readers["train, list.yaml, line 3"]())[9] == ("line 10", {"source": "a 9", "target": "un 9"})
+    located = located_splits(given)
+    assert list(located) == ["train, list.yaml, line 2", "train, list.yaml, line 3", "validation, list.yaml, line 4"]
+    assert list(located["train, list.yaml, line 3"].read())[9] == ("line 10", {"source": "a 9", "target": "un 9"})
 
 
 def test_inspect_reads_corpora_on_one_line():
     given = arguments(json.dumps({"corpora": [{"file": "es.tsv"}, {"file": "val.tsv"}]}))
-    assert [len([*read()]) for read in located_splits(given).values()] == [10, 1]
+    assert [len([*corpus.read()]) for corpus in located_splits(given).values()] == [10, 1]
 
 
 def test_a_further_entry(tmp_path):

@@ -11,7 +11,7 @@ from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
-from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, resolve_auto_preset
+from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, dropout_of, resolve_auto_preset
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint, trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from hf_vanilla_transformer.training.text_splits import TextSplits
@@ -33,7 +33,7 @@ def pairs(words: int) -> datasets.Dataset:
 
 
 def corpus(words: int) -> TextSplits:
-    return TextSplits(pairs(words), validation=datasets.concatenate_datasets([pairs(60)] * 30))
+    return TextSplits(pairs(words), validation=datasets.concatenate_datasets([pairs(60)] * 50))
 
 
 @pytest.fixture
@@ -88,18 +88,19 @@ def test_the_tier_of_small_corpora_is_the_recipes_that_were_measured(name, words
     recipe = yaml.safe_load((ROOT / "scripts" / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
     tier = TIERS[0]
     settings = tier.settings(words, words) | given
+    dropout = settings.pop("dropout", dropout_of(settings["num_train_epochs"]))
     for name in ("augment", "tune_search"):
         if settings.pop(name) != recipe.get(name):
             # Measured on clean text, with the usual search.
             assert name not in recipe
-    assert parse_overrides(recipe["config_overrides"]) == {"dropout": settings.pop("dropout")}
+    assert parse_overrides(recipe["config_overrides"]) == {"dropout": dropout}
     assert recipe["preset"] == tier.preset and settings.items() <= recipe.items()
 
 
 def test_a_search_that_cannot_be_tuned_is_said(tmp_path):
     text = TextSplits(corpus(60).train, validation=pairs(60))
     _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS), text)
-    assert not args.tune_search and "  tune_search none: needs 30 validation pairs" in lines
+    assert not args.tune_search and "  tune_search False: needs 50 validation pairs" in lines
 
 
 def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
@@ -179,8 +180,7 @@ def test_dropout_follows_from_the_epochs(tmp_path, monkeypatch, options, dropout
     monkeypatch.setattr(auto_preset, "TIERS", (Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5}),))
     parts = arguments(tmp_path, AUTO, **{**DEFAULTS, "max_tokens": 1000, **options})
     chosen, _, args, lines = resolve_auto_preset(*parts, corpus(9334))
-    given = "config_overrides" in options
-    assert chosen.config_overrides == f"dropout={dropout}" and args.auto_dropout == (None if given else dropout)
+    assert chosen.config_overrides == f"dropout={dropout}" and args.dropout_is_open == ("time_budget" in options)
     assert [line for line in lines if line.startswith(f"  dropout {dropout}")]
 
 
@@ -364,7 +364,8 @@ def choose(tmp_path, sources, targets, **options):
 )
 def test_repeated_pairs_of_prose_are_dropped(sources, targets, options, kept, tmp_path):
     _, data_args, _, lines = choose(tmp_path, sources, targets, **options)
-    assert data_args.drop_repeated == (kept < len(sources)) == any("  drop_repeated True: " in line for line in lines)
+    assert data_args.drop_repeated == (kept < len(sources))
+    assert any("  drop_repeated" in line for line in lines) == (data_args.drop_repeated or "drop_repeated" in options)
     assert lines[0].endswith(f" in {kept} pairs")
 
 

@@ -55,6 +55,7 @@ def test_of_a_finished_run(finished):
     bleu, *_ = card_data["model-index"][0]["results"][0]["metrics"]
     assert bleu["type"] == "bleu" and f"| BLEU | {bleu['value']:.2f} |" in card.text
     assert "| train | 80 |" in card.text and "| `warmup_steps` | 10 |" in card.text
+    assert "| `dropout` | 0.1 |" in card.text
     assert "\n\n\n" not in card.text and "{{" not in card.text and "{%" not in card.text
     example(card.text)
 

@@ -15,7 +15,7 @@ from hf_vanilla_transformer.training import search_tuning, text_splits
 from hf_vanilla_transformer.training.search_tuning import SEARCHES, tune_search, why_not_tuned
 from hf_vanilla_transformer.training.text_splits import TextSplits
 
-PAIRS = 40
+PAIRS = 60
 SOURCES = [f"source number {i}" for i in range(PAIRS)]
 REFERENCES = [f"the {i} small dogs of village {i + 3} sleep under a tall tree" for i in range(PAIRS)]
 SHORT = [" ".join(text.split()[:6]) for text in REFERENCES]
@@ -91,12 +91,12 @@ def test_a_small_p_value_may_be_chance_among_several(monkeypatch):
 @pytest.mark.parametrize(
     ("pairs", "tokens", "parts", "can_be_tuned"),
     [
-        (30, PROSE, [("en", "de")], True),
-        (30, PROSE, [("en", "de")] * 2, True),
-        (29, PROSE, [("en", "de")], False),
+        (50, PROSE, [("en", "de")], True),
+        (50, PROSE, [("en", "de")] * 2, True),
+        (49, PROSE, [("en", "de")], False),
         (0, PROSE, [("en", "de")], False),
-        (30, WORDS, [("en", "de")], False),
-        (30, PROSE, [("en", "de"), ("de", "en")], False),
+        (50, WORDS, [("en", "de")], False),
+        (50, PROSE, [("en", "de"), ("de", "en")], False),
     ],
 )
 def test_what_can_be_tuned(monkeypatch, pairs, tokens, parts, can_be_tuned):

@@ -178,6 +178,9 @@ class TestResuming:
             used = []
             train(tmp_path / "model", model, **options, resume_from_checkpoint="last")
         assert used == [dropout]
+        longer = {**options, "time_budget": 3 * options["time_budget"]}
+        train(tmp_path / "model", model, **longer, resume_from_checkpoint="last")
+        assert trained_with(newest_checkpoint(tmp_path / "model"))["config_overrides dropout"] == dropout
 
     def test_another_budget_is_measured_again(self, tmp_path, files, clock):
         before = train(tmp_path / "model", **files, **OPTIONS)
