@@ -121,7 +121,7 @@ class SearchOptions:
         None, "Above 0 favors long translations. Default: the model's setting."
     )
     no_repeat_ngram_size: NotNegative | None = _described(
-        None, "Never repeat this many tokens in a row; 0: no limit. Default: the model's setting."
+        None, "Allow no sequence of this many tokens twice in a translation; 0: any. Default: the model's."
     )
     do_sample: bool = _described(False, "Sample tokens instead of searching.")
     temperature: Annotated[float, Range(ge=0.01, le=100)] | None = _described(
