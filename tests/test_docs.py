@@ -66,6 +66,8 @@ TEXT_FILES = (
     (SPANISH_GUARANI, "es", "uno dos tres cuatro"),
     (SPANISH_GUARANI, "gn", "peteĩ mokõi mbohapy irundy"),
     ("baseline", "hyp", "peteĩ mokõi mbohapy irundy"),
+    ("nah_train nah_held_out", "es", "uno dos tres cuatro"),
+    ("nah_train nah_held_out", "nah", "ce ome yei nahui"),
 )
 # Programs that do not depend on other commands; one test each, to run in parallel.
 INDEPENDENT = (
