@@ -173,8 +173,9 @@ def resolve_auto_preset(
     args = with_fields(args, **chosen)
     fixed = {**tier.overrides, **earlier, **overrides}
     args, dropout, later = _with_dropout(args, fixed, _epochs(corpus, args))
-    settings |= {"dropout": dropout}
-    stays |= {"dropout": later} if later else {}
+    settings["dropout"] = dropout
+    if later:
+        stays["dropout"] = later
     joined = join_overrides(tier.overrides | {"dropout": dropout} | overrides)
     model_args = with_fields(model_args, config_overrides=joined)
     # The paper's values, which a tier may keep.

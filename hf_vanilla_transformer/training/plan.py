@@ -11,6 +11,7 @@ from ..errors import DataError
 from ..presets import AUTO_PRESET, get_preset
 from .arguments import (
     SHARE_BETWEEN_EVALUATIONS,
+    UNDECIDED_STEPS,
     ModelArguments,
     VanillaTransformerTrainingArguments,
     with_fields,
@@ -19,7 +20,7 @@ from .auto_preset import resolve_auto_preset
 from .checkpoints import trained_with
 from .metrics import bleu_fault, metrics_for, usable_tokenizer
 from .options import AUTO_METRIC, LOWER_IS_BETTER
-from .resuming import earlier_choices
+from .resuming import DROPOUT
 from .search_tuning import why_not_tuned
 from .text_facts import TrainingText, supported_noise
 from .text_splits import TextSplits
@@ -106,6 +107,16 @@ def decided_earlier(
         if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:
             names |= {"eval_steps", "save_steps"}
     return {name: recorded[name] for name in names & recorded.keys()}
+
+
+def earlier_choices(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the preset `auto` cannot choose again in a resumed run; nothing without a record."""
+    if not recorded:
+        return {}
+    choices = {"drop_repeated": bool(recorded.get("drop_repeated"))}
+    if DROPOUT in recorded and recorded.get("max_steps") != UNDECIDED_STEPS:
+        choices["dropout"] = recorded[DROPOUT]
+    return choices
 
 
 def preset_smoothing(args: VanillaTransformerTrainingArguments, model_args: ModelArguments) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ..inference.fingerprint import tokenizer_fingerprint
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.hub_code_vanilla_transformer import MODEL_TYPE
 from ..presets import preset_config
-from .arguments import UNDECIDED_STEPS, parse_overrides
+from .arguments import parse_overrides
 from .checkpoints import trained_with
 
 if TYPE_CHECKING:
@@ -152,16 +152,6 @@ def requested_dropout(plan: "RunPlan") -> dict[str, Any]:
     """Return the dropout that replaces the checkpoint's, the only part of a configuration that may change."""
     requested = _requested_fields(plan)
     return {name: requested[name] for name in DROPOUTS if name in requested}
-
-
-def earlier_choices(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the preset `auto` cannot choose again in a resumed run; nothing without a record."""
-    if not recorded:
-        return {}
-    choices = {"drop_repeated": bool(recorded.get("drop_repeated"))}
-    if DROPOUT in recorded and recorded.get("max_steps") != UNDECIDED_STEPS:
-        choices["dropout"] = recorded[DROPOUT]
-    return choices
 
 
 # The comparison
