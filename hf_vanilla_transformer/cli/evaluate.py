@@ -253,9 +253,12 @@ def _notation(data: _TestData) -> Notation:
 
 def _metric_names(arguments: Namespace, data: _TestData) -> dict[str, str]:
     """Return the names of the metrics to compute, by key: those given, or those of translations and suitable ones."""
-    from ..training.metrics import ALL_METRIC_NAMES, METRIC_NAMES, metrics_for
+    from ..training.metrics import ALL_METRIC_NAMES, METRIC_NAMES, metrics_for, without_slow
 
-    keys = arguments.metrics or {*METRIC_NAMES, *metrics_for(_notation(data))}
+    if not (keys := arguments.metrics):
+        keys = {*METRIC_NAMES, *metrics_for(_notation(data))}
+        for predictions in data.systems.values():
+            keys = without_slow(keys, predictions, data.references)
     return {key: name for key, name in ALL_METRIC_NAMES.items() if key in keys}
 
 
