@@ -1,4 +1,4 @@
-"""Noise that makes training text look typed by users: placeholders, lowercase, typos, other punctuation."""
+"""Noise in training text: what users type (placeholders, lowercase, typos, other punctuation), and copied targets."""
 
 import random
 import re
@@ -46,16 +46,23 @@ NEIGHBOURS = {
 
 
 def parse_shares(text: str) -> dict[str, float]:
-    """Parse `none`, `default` or `"items=0.2,typos=0.05"` into the share of batches with each kind of noise."""
-    if text in (NONE, DEFAULT):
-        return DEFAULT_SHARES if text == DEFAULT else {}
+    """Parse `none`, `"items=0.2,typos=0.05"` or `"default,copies=0.5"` into the share of batches with each kind."""
+    has_default, given = split_shares(text)
+    return (DEFAULT_SHARES if has_default else {}) | given
+
+
+def split_shares(text: str) -> tuple[bool, dict[str, float]]:
+    """Return whether the default noise is on, and the shares of the kinds that are named."""
+    parts = [part.strip() for part in text.split(",")]
     shares: dict[str, float] = {}
-    for part in text.split(","):
+    for part in parts if text != NONE else ():
         kind, _, number = (piece.strip() for piece in part.partition("="))
+        if part == DEFAULT:
+            continue
         if kind not in KINDS:
             raise ValueError(
-                f"`augment`: unknown kind of noise {kind!r}{did_you_mean(kind, KINDS)}; "
-                f"write {NONE}, {DEFAULT} or shares of {', '.join(KINDS)}, as in items=0.2,typos=0.05"
+                f"`augment`: unknown kind of noise {kind!r}{did_you_mean(kind, KINDS)}; write {NONE}, {DEFAULT} or "
+                f"shares of {', '.join(KINDS)}, as in items=0.2,typos=0.05 or {DEFAULT},copies=0.5"
             )
         if kind in shares:
             raise ValueError(f"`augment` sets {kind} twice; remove one")
@@ -65,7 +72,7 @@ def parse_shares(text: str) -> dict[str, float]:
             shares[kind] = -1.0
         if not 0 <= shares[kind] <= 1:
             raise ValueError(f"`augment`: the share in {kind}={number} must be a number from 0 to 1")
-    return shares
+    return DEFAULT in parts, shares
 
 
 def has_placeholders(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -108,7 +115,7 @@ class Noise:
         """Return the columns of a batch with the noise of an epoch."""
         columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
         draw = random.Random(f"{self.seed} {epoch} {texts['source']} {texts['target']}")
-        kinds = [kind for kind in KINDS if draw.random() < self.shares.get(kind, 0)]
+        kinds = [kind for kind in KINDS if kind in self.shares and draw.random() < self.shares[kind]]
         if not kinds:
             return columns
         for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
@@ -230,7 +237,14 @@ def _at_end(text: str, item: str, before_mark: bool) -> tuple[str, int]:
     return f"{head} {item}{mark}", words
 
 
+def _copy(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
+    """Replace the source with the target; other noise then makes them differ, as in a denoising autoencoder."""
+    links = pair.links and tuple((i, i) for i in range(len(pair.target.split())))
+    return _Pair(pair.target, pair.target, links)
+
+
 KINDS: dict[str, Callable[[_Pair, random.Random, re.Pattern[str]], _Pair]] = {
+    "copies": _copy,
     "punctuation": _other_mark,
     "lower": _lower,
     "typos": _typos,

@@ -113,7 +113,8 @@ class TrainingOptions:
         "Train on text as people type it: none (default), default, or the share of batches that get each kind of "
         "noise, redrawn each epoch. default is items=0.2,lower=0.05,typos=0.05,punctuation=0.05: insert placeholders "
         "for untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds "
-        "the placeholders to the vocabulary.",
+        "the placeholders to the vocabulary. default,copies=0.5 also lets targets be their own sources, for corpora "
+        "of a few thousand pairs.",
     )
     ema_decay: Fraction = option(
         0.0,

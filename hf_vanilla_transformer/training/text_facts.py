@@ -13,7 +13,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.arguments import NONE
-from ..data.augmentation import DEFAULT, DEFAULT_SHARES, has_placeholders
+from ..data.augmentation import has_placeholders, parse_shares, split_shares
 from ..data.batching import token_lengths
 from ..data.encoding import PairCounts
 from ..data.features import without_features
@@ -84,10 +84,12 @@ class TrainingText:
 
 def supported_noise(augment: str, evidence: Evidence) -> tuple[str, dict[str, str]]:
     """Return the setting `augment`, its default noise reduced to what the pairs support, and why it is reduced."""
-    faults = noise_faults(evidence) if augment == DEFAULT else {}
+    has_default, given = split_shares(augment)
+    faults = noise_faults(evidence) if has_default else {}
+    faults = {kind: why for kind, why in faults.items() if kind not in given}
     if not faults:
         return augment, {}
-    shares = {kind: share for kind, share in DEFAULT_SHARES.items() if kind not in faults}
+    shares = {kind: share for kind, share in parse_shares(augment).items() if kind not in faults}
     return ",".join(f"{kind}={share}" for kind, share in shares.items()) or NONE, faults
 
 

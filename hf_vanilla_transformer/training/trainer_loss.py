@@ -334,7 +334,10 @@ def resampling(
     prefixes: Prefixes = (),
 ) -> Resampling:
     """Return the retokenizer of training pairs in each epoch."""
-    noise = Noise(parse_shares(args.augment), data_seed(args), tokenizer)
+    shares = parse_shares(args.augment)
+    if shares.get("copies") and hasattr(tokenizer, "target_tokenizer"):
+        raise ValueError("`augment`: copies of targets as sources need a shared vocabulary; leave copies out")
+    noise = Noise(shares, data_seed(args), tokenizer)
     return Resampling(tokenizer, noise, limits, collate, prefixes)
 
 

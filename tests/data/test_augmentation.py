@@ -53,6 +53,7 @@ def epochs(tokenizer, kind, texts, number=30, share=1.0):
         ("default", DEFAULT_SHARES),
         ("items=0.2, typos=1", {"items": 0.2, "typos": 1}),
         ("lower=0", {"lower": 0}),
+        ("default, typos=0.1,copies=0.5", {**DEFAULT_SHARES, "typos": 0.1, "copies": 0.5}),
     ],
 )
 def test_shares(text, shares):
@@ -69,6 +70,7 @@ def test_shares(text, shares):
         ("items", "the share in items= must be a number"),
         ("items=nan", "the share in items=nan must be a number"),
         ("items=0.1,items=0.2", "sets items twice"),
+        ("none,items=0.1", "unknown kind of noise 'none'"),
     ],
 )
 def test_shares_that_are_none(text, message):
@@ -92,6 +94,15 @@ def test_shares_are_those_of_the_batches(tokenizer):
     noise, texts = Noise({"lower": 0.1}, 0, tokenizer), columns([("The Fox.", "Der Fuchs."), ("A Hen.", "Ein Huhn.")])
     lower = Counter(sum(map(str.islower, noise(texts, epoch)["source"])) for epoch in range(2000))
     assert lower.keys() == {0, 2} and 140 < lower[2] < 260
+
+
+def test_a_copied_target_is_its_own_source(tokenizer):
+    links = [[number for i in range(n) for number in (i, n - 1 - i)] for n in range(2, 9)]
+    for source, target, flat in epochs(tokenizer, "copies", columns(PAIRS, links), 3):
+        assert source == target and source in dict(map(reversed, PAIRS))
+        assert flat == [i for i in range(len(target.split())) for _ in range(2)]
+    noise = Noise({"copies": 1.0, "lower": 1.0}, 0, tokenizer)(columns([("The Fox.", "Der Fuchs.")]), 0)
+    assert noise == columns([("der fuchs.", "Der Fuchs.")])
 
 
 def test_items_stand_at_places_that_belong_together(tokenizer):
@@ -204,7 +215,7 @@ def test_pairs_that_would_be_too_long_or_unknown_keep_their_tokens(tokenizer):
 
 
 def test_each_worker_of_a_stream_has_its_own_epoch(tokenizer):
-    resampling = Resampling(tokenizer, Noise({"items": 0.5}, 0, tokenizer))
+    resampling = Resampling(tokenizer, Noise({"items": 0.5}, 1, tokenizer))
     pairs = [(f"Ant {i}", f"Bee {i}") for i in range(1500)]
     data = datasets.Dataset.from_dict(columns(pairs)).to_iterable_dataset()
 

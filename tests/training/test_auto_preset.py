@@ -49,6 +49,7 @@ def small_tier(monkeypatch):
 def test_the_size_decides(tier, tmp_path, monkeypatch):
     limit, following = int(tier.words), TIERS[TIERS.index(tier) + 1]
     monkeypatch.setattr(auto_preset, "PAIRS_PER_TOKEN", 1e-9)
+    monkeypatch.setattr(auto_preset, "MAX_COPIED_PAIRS", 0)
     for size, expected in ((limit, tier), (limit + 1, following)):
         model_args, data_args, args = arguments(tmp_path, AUTO, **DEFAULTS)
         monkeypatch.setattr(auto_preset, "count_words", lambda train, size=size: size)
@@ -117,6 +118,26 @@ def test_what_is_left_as_in_the_paper_is_said(tmp_path, monkeypatch):
 )
 def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
     assert TIERS[0].settings(960_000, 960_000, pairs)["vocab_size"] == vocab_size
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "augment"),
+    [
+        (5000, {}, "default,copies=0.5"),
+        (5001, {}, "default"),
+        (5000, {"augment": "default"}, "default"),
+        (5000, {"directions": (("en", "de"), ("de", "en"))}, "default"),
+    ],
+    ids=["few pairs", "many pairs", "given", "several directions"],
+)
+def test_targets_are_copied_if_there_are_few_pairs(number, options, augment, tmp_path):
+    sides = {side: [f"{side} words {i}" for i in range(number)] for side in ("source", "target")}
+    directions = options.pop("directions", (("en", "de"),))
+    parts = tuple(Part(*direction) for direction in directions)
+    text = TextSplits(datasets.Dataset.from_dict({**sides, PART_COLUMN: [0] * number}), parts=parts)
+    _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS | options), text)
+    assert args.augment == augment
+    assert any(line.startswith(f"  augment {augment}") for line in lines)
 
 
 @pytest.mark.parametrize("options", [{}, {"drop_repeated": False}])

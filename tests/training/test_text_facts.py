@@ -104,6 +104,9 @@ def test_default_noise_is_what_the_pairs_support():
     assert noise("The dogs see us.", "Hunde sehen uns.")[0] == "default"
     augment, faults = noise("The dogs see 376 of us.", "Hunde sehen dreihundert.")
     assert augment == "lower=0.05,typos=0.05,punctuation=0.05" and "numbers" in faults["items"]
+    wanted = noise("The dogs see 376 of us.", "Hunde sehen dreihundert.", augment="default,items=0.1,copies=0.5")
+    assert wanted == ("default,items=0.1,copies=0.5", {})
+    assert noise("CC(C)N", "CC", augment="default,copies=0.5")[0] == "copies=0.5"
     assert noise("CC(C)N", "CC")[0] == "none" and noise("CC(C)N", "CC", augment="typos=0.1") == ("typos=0.1", {})
 
 
