@@ -11,7 +11,14 @@ from hf_vanilla_transformer.data.corpora import Part
 from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
-from hf_vanilla_transformer.training.auto_preset import TIERS, Tier, count_words, dropout_of, resolve_auto_preset
+from hf_vanilla_transformer.training.auto_preset import (
+    TIERS,
+    Tier,
+    count_words,
+    dropout_of,
+    resolve_auto_preset,
+    told_apart,
+)
 from hf_vanilla_transformer.training.checkpoints import newest_checkpoint, trained_with
 from hf_vanilla_transformer.training.report import start_summary
 from hf_vanilla_transformer.training.text_splits import TextSplits
@@ -127,17 +134,26 @@ def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
         (5001, {}, "default"),
         (5000, {"augment": "default"}, "default"),
         (5000, {"directions": (("en", "de"), ("de", "en"))}, "default"),
+        (5000, {"target": "source"}, "default"),
     ],
-    ids=["few pairs", "many pairs", "given", "several directions"],
+    ids=["few pairs", "many pairs", "given", "several directions", "one language"],
 )
 def test_targets_are_copied_if_there_are_few_pairs(number, options, augment, tmp_path):
-    sides = {side: [f"{side} words {i}" for i in range(number)] for side in ("source", "target")}
+    words = {"source": "source", "target": options.pop("target", "target")}
+    sides = {side: [f"{word} words {i}" for i in range(number)] for side, word in words.items()}
     directions = options.pop("directions", (("en", "de"),))
     parts = tuple(Part(*direction) for direction in directions)
     text = TextSplits(datasets.Dataset.from_dict({**sides, PART_COLUMN: [0] * number}), parts=parts)
     _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS | options), text)
     assert args.augment == augment
     assert any(line.startswith(f"  augment {augment}") for line in lines)
+
+
+def test_sides_are_told_apart_by_words_of_other_pairs():
+    assert told_apart(["the dog", "the cat", "the hen"], ["der Hund", "der Kater", "der Hahn"]) == 1
+    assert told_apart(["a b", "c d"], ["b a", "d c"]) == told_apart(["a"], ["b"]) == 0
+    assert told_apart(["", ""], ["a", "b"]) == 0
+    assert told_apart(["one a", "one b", "c d", "e f"], ["two a", "two b", "c d", "e f"]) == 0.5
 
 
 @pytest.mark.parametrize("options", [{}, {"drop_repeated": False}])
