@@ -253,12 +253,9 @@ def _notation(data: _TestData) -> Notation:
 
 def _metric_names(arguments: Namespace, data: _TestData) -> dict[str, str]:
     """Return the names of the metrics to compute, by key: those given, or those of translations and suitable ones."""
-    from ..training.metrics import ALL_METRIC_NAMES, METRIC_NAMES, metrics_for, without_slow
+    from ..training.metrics import ALL_METRIC_NAMES, METRIC_NAMES, metrics_for
 
-    if not (keys := arguments.metrics):
-        keys = {*METRIC_NAMES, *metrics_for(_notation(data))}
-        for predictions in data.systems.values():
-            keys = without_slow(keys, predictions, data.references)
+    keys = arguments.metrics or {*METRIC_NAMES, *metrics_for(_notation(data))}
     return {key: name for key, name in ALL_METRIC_NAMES.items() if key in keys}
 
 

@@ -30,7 +30,7 @@ from ..text.facts import TextFacts
 from .arguments import VanillaTransformerTrainingArguments
 from .callbacks import METRICS, TIE_BREAKERS, gain
 from .checkpoints import average_checkpoints, complete_checkpoints
-from .metrics import FAST_METRICS, bleu_fault, metrics_for, translation_scores, usable_tokenizer, without_slow
+from .metrics import FAST_METRICS, bleu_fault, metrics_for, translation_scores, usable_tokenizer
 from .proof import PAIRS, HeldOut, prove_rules
 from .search_tuning import PAIRS as SEARCHED_PAIRS
 from .search_tuning import TunedSetting, tune_search
@@ -377,7 +377,6 @@ class Evaluation:
         if test is None:
             return None, {}, None
         translations = self.translations(model, test)
-        metrics = without_slow(metrics, translations, test["target"])
         scores = scores_by_direction(self.text, test, translations, tokenize, metrics)
         entries = {f"test_{name}": value for name, value in scores.items()}
         facts, pairs = TextFacts.of(model.generation_config), [*zip(test["source"], translations, strict=True)]

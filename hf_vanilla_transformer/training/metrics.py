@@ -41,10 +41,6 @@ METRIC_NAMES = {
 # Fast enough for every evaluation during training; TER takes seconds for a thousand sentences.
 FAST_METRICS = ("bleu", "chrf")
 
-# TER takes about (m n)^1.5 microseconds for m and n words: half an hour for a translation of 2,800 words, most of them
-# repeated, with a reference of 540.
-TER_SECONDS, MAX_TER_SECONDS = 1e-6, 600
-
 # Samples of fewer segments are too much alike for paired bootstrap resampling.
 FEW_SEGMENTS = 50
 
@@ -184,22 +180,6 @@ def metrics_for(notation: Notation, chooser: str | None = None, final: bool = Fa
     suitable = (METRIC_NAMES if final else FAST_METRICS) if notation.is_prose else ERROR_RATES
     others = next((names for names in (ERROR_RATES, FAST_METRICS) if chooser in names), ())
     return tuple(dict.fromkeys((*suitable, *others)))
-
-
-def without_slow(metrics: Iterable[str], predictions: Sequence[str], references: References) -> tuple[str, ...]:
-    """Return the metrics, without TER and with a warning if it would take more than `MAX_TER_SECONDS`."""
-    metrics = tuple(metrics)
-    if "ter" not in metrics:
-        return metrics
-    rows = ([row] if isinstance(row, str) else row for row in references)
-    words = [
-        len(text.split()) * len(other.split()) for text, row in zip(predictions, rows, strict=False) for other in row
-    ]
-    seconds = TER_SECONDS * sum(number**1.5 for number in words)
-    if seconds <= MAX_TER_SECONDS:
-        return metrics
-    logger.warning(f"TER is left out: it would take about {seconds / 60:.0f} minutes for texts as long as these")
-    return tuple(key for key in metrics if key != "ter")
 
 
 def check_tokenizer(tokenize: str, argument: str = "tokenize") -> None:

@@ -52,12 +52,6 @@ def test_scores_and_signatures(tmp_path, capsys, references, name):
     assert len({row.index("nrefs") for row in rows} | {exact_match.index("%")}) == 1
 
 
-def test_ter_is_left_out_if_it_would_take_long(tmp_path, capsys, monkeypatch, references):
-    monkeypatch.setattr("hf_vanilla_transformer.training.metrics.MAX_TER_SECONDS", 0)
-    files = ("--predictions", references, "--references", references)
-    assert "TER" not in run(capsys, *files) and "TER" in run(capsys, *files, "--metrics", "ter", "chrf")
-
-
 def test_standard_input_several_references_and_lowercase(tmp_path, capsys, references, monkeypatch):
     second = write_lines(tmp_path / "second.txt.gz", PREDICTIONS[:1] + REFERENCES[1:])
     data = "".join(line + "\r\n" for line in PREDICTIONS).encode()

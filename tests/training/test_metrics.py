@@ -14,7 +14,6 @@ from hf_vanilla_transformer.training.metrics import (
     metrics_for,
     top_k_accuracy,
     translation_scores,
-    without_slow,
 )
 from tables import looped
 
@@ -48,16 +47,6 @@ def test_every_metric_is_that_of_sacrebleu():
         assert scores[key] == metric.corpus_score(predictions, columns).score
         assert scores[f"{key}_signature"] == str(metric.get_signature())
     assert scores.keys() == {*METRIC_NAMES, *(f"{key}_signature" for key in METRIC_NAMES), "exact_match"}
-
-
-@pytest.mark.parametrize("references", [["word " * 500], [["word", "word " * 500]]], ids=["one", "several"])
-def test_ter_is_left_out_if_it_would_take_long(references, caplog):
-    assert "ter" in without_slow(METRIC_NAMES, ["word " * 500], references)
-    assert not caplog.records
-    others = tuple(key for key in METRIC_NAMES if key != "ter")
-    assert without_slow(METRIC_NAMES, ["word " * 5000], references) == others
-    assert without_slow(["chrf"], ["word " * 5000], references) == ("chrf",)
-    assert ["TER is left out" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_exact_match_is_a_percentage_that_leaves_out_outer_white_space():
