@@ -48,7 +48,7 @@ NEIGHBOURS = {
 def parse_shares(text: str) -> dict[str, float]:
     """Parse `none`, `"items=0.2,typos=0.05"` or `"default,copies=0.5"` into the share of batches with each kind."""
     has_default, given = split_shares(text)
-    return (DEFAULT_SHARES if has_default else {}) | given
+    return {kind: share for kind, share in ((DEFAULT_SHARES if has_default else {}) | given).items() if share}
 
 
 def split_shares(text: str) -> tuple[bool, dict[str, float]]:
@@ -62,7 +62,7 @@ def split_shares(text: str) -> tuple[bool, dict[str, float]]:
         if kind not in KINDS:
             raise ValueError(
                 f"`augment`: unknown kind of noise {kind!r}{did_you_mean(kind, KINDS)}; write {NONE}, {DEFAULT} or "
-                f"shares of {', '.join(KINDS)}, as in items=0.2,typos=0.05 or {DEFAULT},copies=0.5"
+                f"shares of {', '.join(KINDS)}, as in items=0.2,typos=0.05 or {DEFAULT},{COPIES}=0.5"
             )
         if kind in shares:
             raise ValueError(f"`augment` sets {kind} twice; remove one")
@@ -115,7 +115,9 @@ class Noise:
         """Return the columns of a batch with the noise of an epoch."""
         columns = {name: [*texts[name]] for name in TEXT_COLUMNS if name in texts}
         draw = random.Random(f"{self.seed} {epoch} {texts['source']} {texts['target']}")
-        kinds = [kind for kind in KINDS if kind in self.shares and draw.random() < self.shares[kind]]
+        kinds = [change for kind, change in NOISE.items() if draw.random() < self.shares.get(kind, 0)]
+        if COPIES in self.shares and draw.random() < self.shares[COPIES]:
+            kinds = [_copy, *kinds]
         if not kinds:
             return columns
         for i, (source, target) in enumerate(zip(texts["source"], texts["target"], strict=True)):
@@ -125,8 +127,8 @@ class Noise:
                 links = tuple(zip(flat[::2], flat[1::2], strict=True))
             text, cells = split_features(source, self.features)
             pair = _Pair(text, target, links)
-            for kind in kinds:
-                pair = KINDS[kind](pair, draw, self._fixed)
+            for change in kinds:
+                pair = change(pair, draw, self._fixed)
             columns["source"][i], columns["target"][i] = pair.source + cells, pair.target
             if pair.links is not None:
                 columns[ALIGNMENT_COLUMN][i] = [*chain.from_iterable(pair.links)]
@@ -182,6 +184,11 @@ def _insert_items(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _
     before = len(PLACEHOLDER.findall(pair.source))
     for i in range(min(draw.randint(1, MAX_INSERTED), len(PLACEHOLDERS) - before)):
         pair = _with_item(pair, f"⟦{len(PLACEHOLDERS) + 1 + i}⟧", draw)
+    return _numbered(pair)
+
+
+def _numbered(pair: _Pair) -> _Pair:
+    """Number the placeholders of a pair in source order."""
     placeholders = dict.fromkeys(match[0] for match in PLACEHOLDER.finditer(pair.source))
     numbered = dict(zip(placeholders, PLACEHOLDERS, strict=False))
     source, target = (
@@ -239,14 +246,15 @@ def _at_end(text: str, item: str, before_mark: bool) -> tuple[str, int]:
 
 def _copy(pair: _Pair, draw: random.Random, fixed: re.Pattern[str]) -> _Pair:
     """Replace the source with the target; other noise then makes them differ, as in a denoising autoencoder."""
-    links = pair.links and tuple((i, i) for i in range(len(pair.target.split())))
-    return _Pair(pair.target, pair.target, links)
+    links = None if pair.links is None else tuple((i, i) for i in range(len(pair.target.split())))
+    return _numbered(_Pair(pair.target, pair.target, links))
 
 
-KINDS: dict[str, Callable[[_Pair, random.Random, re.Pattern[str]], _Pair]] = {
-    "copies": _copy,
+NOISE: dict[str, Callable[[_Pair, random.Random, re.Pattern[str]], _Pair]] = {
     "punctuation": _other_mark,
     "lower": _lower,
     "typos": _typos,
     "items": _insert_items,
 }
+COPIES = "copies"
+KINDS = (*NOISE, COPIES)

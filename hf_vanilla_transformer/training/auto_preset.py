@@ -9,7 +9,7 @@ from typing import Any, cast
 import datasets
 
 from ..data.arguments import AUTO, NONE, DataArguments
-from ..data.augmentation import DEFAULT
+from ..data.augmentation import COPIES, DEFAULT
 from ..data.features import texts_of
 from ..data.reading import spread
 from ..model.tokenization_vanilla_transformer import tags_of
@@ -85,7 +85,7 @@ TOKENS_PER_WORD = 1.4
 # Few pairs gain from targets that are their own sources, measured with 1,000 and 3,000
 # (docs/measurements/small_languages.md#copied-targets). The model must be able to tell them from sources: 97 % of
 # the texts in Spanish and Nahuatl can be told apart by their words, more in other languages.
-COPIES, MAX_COPIED_PAIRS, MIN_TOLD_APART = "copies=0.5", 5000, 0.95
+COPIED_SHARE, MAX_COPIED_PAIRS, MIN_TOLD_APART = 0.5, 5000, 0.95
 
 _PROSE = {"augment": DEFAULT, "tune_search": True}
 _PAPER = _PROSE | {"warmup_steps": 4000}
@@ -172,11 +172,11 @@ def resolve_auto_preset(
     distinct = text.distinct_share()
     tier, size = tier_of(corpus), corpus.size
     settings = tier.settings(size, distinct * size, distinct * corpus.pairs if corpus.is_prose else float("inf"))
-    if "augment" in settings and corpus.pairs <= MAX_COPIED_PAIRS and _can_copy(text):
-        settings["augment"] += f",{COPIES}"
     vocab_size = settings["vocab_size"] if model_args.vocab_size is None else model_args.vocab_size
     model_args = with_fields(model_args, preset=tier.preset, vocab_size=vocab_size)
     model_args, lines = choose_tokens(model_args, corpus)
+    if "augment" in settings and corpus.pairs <= MAX_COPIED_PAIRS and _can_copy(model_args, text):
+        settings["augment"] += f",{COPIES}={COPIED_SHARE}"
     chosen = {name: settings[name] for name in {"num_train_epochs", *tier.training} - stays.keys()}
     data_args = with_fields(data_args, **{name: chosen.pop(name) for name in vars(data_args).keys() & chosen})
     args = with_fields(args, **chosen)
@@ -399,26 +399,28 @@ def _has_spaced_words(sentences: Sequence[str]) -> bool:
     return words >= 2 * len(sentences) and sum(map(len, sentences)) <= MAX_WORD_LENGTH * words
 
 
-def _can_copy(text: TextSplits) -> bool:
-    """Whether a model can tell copied targets from sources."""
+def _can_copy(model_args: ModelArguments, text: TextSplits) -> bool:
+    """Whether targets can be sources: in the same new vocabulary, and distinguishable from sources."""
+    has_other_vocabulary = model_args.tokenizer_name_or_path or model_args.model_name_or_path
+    if has_other_vocabulary or model_args.separate_vocabularies or text.has_several_directions:
+        return False
     sample = _sample(cast(datasets.Dataset, text.train))
-    sides = [texts_of(sample["source"], text.features), sample["target"]]
-    return not text.has_several_directions and told_apart(*sides) >= MIN_TOLD_APART
+    return told_apart(texts_of(sample["source"], text.features), sample["target"]) >= MIN_TOLD_APART
 
 
 def told_apart(sources: Sequence[str], targets: Sequence[str]) -> float:
     """Return how often a naive Bayes classifier finds the side of a text, learned from the other half of the pairs."""
+    half, right = len(sources) // 2, 0
     sides = [[text.casefold().split() for text in texts] for texts in (sources, targets)]
-    right = 0
-    for own, other in ((0, 1), (1, 0)):
-        counts = [Counter(word for words in texts[other::2] for word in words) for texts in sides]
+    for own, other in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+        counts = [Counter(word for words in texts[other] for word in words) for texts in sides]
         totals = [max(1, count.total()) for count in counts]
         log_odds = {
             word: log((counts[1][word] + 0.5) / totals[1]) - log((counts[0][word] + 0.5) / totals[0])
             for word in counts[0] | counts[1]
         }
         for sign, texts in zip((-1, 1), sides, strict=True):
-            right += sum(sign * sum(log_odds.get(word, 0.0) for word in words) > 0 for words in texts[own::2])
+            right += sum(sign * sum(log_odds.get(word, 0.0) for word in words) > 0 for words in texts[own])
     return right / (len(sources) + len(targets))
 
 

@@ -114,7 +114,7 @@ class TrainingOptions:
         "noise, redrawn each epoch. default is items=0.2,lower=0.05,typos=0.05,punctuation=0.05: insert placeholders "
         "for untranslatable items, lowercase sources, add typos to them, and change final punctuation. items adds "
         "the placeholders to the vocabulary. default,copies=0.5 also lets targets be their own sources, for corpora "
-        "of a few thousand pairs.",
+        "of a few thousand pairs with one vocabulary.",
     )
     ema_decay: Fraction = option(
         0.0,

@@ -102,6 +102,8 @@ def decided_earlier(
     names: set[str] = set()
     if model_args.preset == AUTO_PRESET or args.time_budget:
         names |= {"warmup_steps"} & args.not_given
+    if model_args.preset == AUTO_PRESET:
+        names |= {"augment"} & args.not_given
     if args.time_budget and args.time_budget == recorded.get("time_budget"):
         names.add("max_steps")
         if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:
@@ -113,7 +115,8 @@ def earlier_choices(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the preset `auto` cannot choose again in a resumed run; nothing without a record."""
     if not recorded:
         return {}
-    choices = {"drop_repeated": bool(recorded.get("drop_repeated"))}
+    choices = {name: recorded[name] for name in {"augment"} & recorded.keys()}
+    choices["drop_repeated"] = bool(recorded.get("drop_repeated"))
     if DROPOUT in recorded and recorded.get("max_steps") != UNDECIDED_STEPS:
         choices["dropout"] = recorded[DROPOUT]
     return choices

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
-from ..data.augmentation import Noise, parse_shares
+from ..data.augmentation import COPIES, Noise, parse_shares
 from ..data.batching import (
     EpochRows,
     TokenBudgetBatchSampler,
@@ -335,8 +335,11 @@ def resampling(
 ) -> Resampling:
     """Return the retokenizer of training pairs in each epoch."""
     shares = parse_shares(args.augment)
-    if shares.get("copies") and hasattr(tokenizer, "target_tokenizer"):
-        raise ValueError("`augment`: copies of targets as sources need a shared vocabulary; leave copies out")
+    if COPIES in shares and hasattr(tokenizer, "target_tokenizer"):
+        raise ValueError(
+            f"`augment`: {COPIES} of targets as sources need one vocabulary for both sides; leave {COPIES} out, or "
+            "`separate_vocabularies` and different tokenizers"
+        )
     noise = Noise(shares, data_seed(args), tokenizer)
     return Resampling(tokenizer, noise, limits, collate, prefixes)
 

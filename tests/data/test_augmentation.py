@@ -52,7 +52,7 @@ def epochs(tokenizer, kind, texts, number=30, share=1.0):
         ("none", {}),
         ("default", DEFAULT_SHARES),
         ("items=0.2, typos=1", {"items": 0.2, "typos": 1}),
-        ("lower=0", {"lower": 0}),
+        ("lower=0", {}),
         ("default, typos=0.1,copies=0.5", {**DEFAULT_SHARES, "typos": 0.1, "copies": 0.5}),
     ],
 )
@@ -103,6 +103,8 @@ def test_a_copied_target_is_its_own_source(tokenizer):
         assert flat == [i for i in range(len(target.split())) for _ in range(2)]
     noise = Noise({"copies": 1.0, "lower": 1.0}, 0, tokenizer)(columns([("The Fox.", "Der Fuchs.")]), 0)
     assert noise == columns([("der fuchs.", "Der Fuchs.")])
+    pairs = columns([("⟦1⟧ Ant ⟦2⟧", "⟦2⟧ Bee ⟦1⟧")], [[]])
+    assert [*epochs(tokenizer, "copies", pairs, 1)] == [("⟦1⟧ Bee ⟦2⟧", "⟦1⟧ Bee ⟦2⟧", [0, 0, 1, 1, 2, 2])]
 
 
 def test_items_stand_at_places_that_belong_together(tokenizer):
@@ -215,7 +217,7 @@ def test_pairs_that_would_be_too_long_or_unknown_keep_their_tokens(tokenizer):
 
 
 def test_each_worker_of_a_stream_has_its_own_epoch(tokenizer):
-    resampling = Resampling(tokenizer, Noise({"items": 0.5}, 1, tokenizer))
+    resampling = Resampling(tokenizer, Noise({"items": 0.5}, 0, tokenizer))
     pairs = [(f"Ant {i}", f"Bee {i}") for i in range(1500)]
     data = datasets.Dataset.from_dict(columns(pairs)).to_iterable_dataset()
 

@@ -133,10 +133,11 @@ def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
         (5000, {}, "default,copies=0.5"),
         (5001, {}, "default"),
         (5000, {"augment": "default"}, "default"),
+        (5000, {"separate_vocabularies": True}, "default"),
         (5000, {"directions": (("en", "de"), ("de", "en"))}, "default"),
         (5000, {"target": "source"}, "default"),
     ],
-    ids=["few pairs", "many pairs", "given", "several directions", "one language"],
+    ids=["few pairs", "many pairs", "given", "separate vocabularies", "several directions", "one language"],
 )
 def test_targets_are_copied_if_there_are_few_pairs(number, options, augment, tmp_path):
     words = {"source": "source", "target": options.pop("target", "target")}
@@ -153,7 +154,7 @@ def test_sides_are_told_apart_by_words_of_other_pairs():
     assert told_apart(["the dog", "the cat", "the hen"], ["der Hund", "der Kater", "der Hahn"]) == 1
     assert told_apart(["a b", "c d"], ["b a", "d c"]) == told_apart(["a"], ["b"]) == 0
     assert told_apart(["", ""], ["a", "b"]) == 0
-    assert told_apart(["one a", "one b", "c d", "e f"], ["two a", "two b", "c d", "e f"]) == 0.5
+    assert told_apart(["one a", "c d", "one b", "e f"], ["two a", "c d", "two b", "e f"]) == 0.5
 
 
 @pytest.mark.parametrize("options", [{}, {"drop_repeated": False}])
@@ -231,6 +232,19 @@ def test_a_resumed_run_keeps_its_dropout(tmp_path, files, monkeypatch):
     experiment = setup.set_up(*parts, checkpoint)
     assert experiment.trainer.model.config.dropout == 0.1
     assert "  dropout 0.1, the checkpoint's" in experiment.plan.reasons
+
+
+def test_a_resumed_run_keeps_its_noise(tmp_path, files, monkeypatch):
+    """Whatever a later version would choose."""
+    tier = Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5, "augment": "default"})
+    monkeypatch.setattr(auto_preset, "tier_of", lambda corpus: tier)
+    options = {**files, **DEFAULTS, "max_tokens": 400, "num_train_epochs": 1}
+    found = []
+    for can_copy in (False, True):
+        monkeypatch.setattr(auto_preset, "_can_copy", lambda *parts, can_copy=can_copy: can_copy)
+        train(tmp_path / "model", AUTO, **options, **{"resume_from_checkpoint": "last"} if can_copy else {})
+        found.append(trained_with(newest_checkpoint(tmp_path / "model"))["augment"])
+    assert found[0] == found[1] and "copies" not in found[0]
 
 
 def test_what_is_given_stays(tmp_path, small_tier):
