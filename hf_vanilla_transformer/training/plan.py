@@ -102,8 +102,6 @@ def decided_earlier(
     names: set[str] = set()
     if model_args.preset == AUTO_PRESET or args.time_budget:
         names |= {"warmup_steps"} & args.not_given
-    if model_args.preset == AUTO_PRESET:
-        names |= {"augment"} & args.not_given
     if args.time_budget and args.time_budget == recorded.get("time_budget"):
         names.add("max_steps")
         if args.eval_steps == SHARE_BETWEEN_EVALUATIONS:

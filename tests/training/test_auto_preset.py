@@ -8,6 +8,7 @@ import yaml
 
 from experiments import arguments, assert_equal_weights, set_up, train, weights
 from hf_vanilla_transformer.data.corpora import Part
+from hf_vanilla_transformer.data.features import Features
 from hf_vanilla_transformer.data.reading import PART_COLUMN
 from hf_vanilla_transformer.training import auto_preset, setup
 from hf_vanilla_transformer.training.arguments import PRESET_DEFAULTS, parse_overrides
@@ -134,17 +135,20 @@ def test_few_pairs_have_a_small_vocabulary(pairs, vocab_size):
         (5001, {}, "default"),
         (5000, {"augment": "default"}, "default"),
         (5000, {"separate_vocabularies": True}, "default"),
+        (5000, {"features": Features(1)}, "default"),
         (5000, {"directions": (("en", "de"), ("de", "en"))}, "default"),
         (5000, {"target": "source"}, "default"),
     ],
-    ids=["few pairs", "many pairs", "given", "separate vocabularies", "several directions", "one language"],
+    ids=["few pairs", "many pairs", "given", "separate vocabularies", "tags", "several directions", "one language"],
 )
 def test_targets_are_copied_if_there_are_few_pairs(number, options, augment, tmp_path):
     words = {"source": "source", "target": options.pop("target", "target")}
     sides = {side: [f"{word} words {i}" for i in range(number)] for side, word in words.items()}
+    if features := options.pop("features", None):
+        sides["source"] = [f"{source}\ttag" for source in sides["source"]]
     directions = options.pop("directions", (("en", "de"),))
     parts = tuple(Part(*direction) for direction in directions)
-    text = TextSplits(datasets.Dataset.from_dict({**sides, PART_COLUMN: [0] * number}), parts=parts)
+    text = TextSplits(datasets.Dataset.from_dict({**sides, PART_COLUMN: [0] * number}), parts=parts, features=features)
     _, _, args, lines = resolve_auto_preset(*arguments(tmp_path, AUTO, **DEFAULTS | options), text)
     assert args.augment == augment
     assert any(line.startswith(f"  augment {augment}") for line in lines)
@@ -234,17 +238,20 @@ def test_a_resumed_run_keeps_its_dropout(tmp_path, files, monkeypatch):
     assert "  dropout 0.1, the checkpoint's" in experiment.plan.reasons
 
 
-def test_a_resumed_run_keeps_its_noise(tmp_path, files, monkeypatch):
+@pytest.mark.parametrize("noise", ["none", "default"])
+def test_a_resumed_run_keeps_its_noise(tmp_path, files, monkeypatch, noise):
     """Whatever a later version would choose."""
-    tier = Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5, "augment": "default"})
-    monkeypatch.setattr(auto_preset, "tier_of", lambda corpus: tier)
-    options = {**files, **DEFAULTS, "max_tokens": 400, "num_train_epochs": 1}
-    found = []
-    for can_copy in (False, True):
+    options, folder = {**files, **DEFAULTS, "max_tokens": 400, "num_train_epochs": 1}, tmp_path / "model"
+    for augment, can_copy, resumed in ((noise, False, {}), ("default", True, {"resume_from_checkpoint": "last"})):
+        tier = Tier(1e9, 0, "tiny", 300, {}, {"warmup_steps": 5, "augment": augment})
+        monkeypatch.setattr(auto_preset, "tier_of", lambda corpus, tier=tier: tier)
         monkeypatch.setattr(auto_preset, "_can_copy", lambda *parts, can_copy=can_copy: can_copy)
-        train(tmp_path / "model", AUTO, **options, **{"resume_from_checkpoint": "last"} if can_copy else {})
-        found.append(trained_with(newest_checkpoint(tmp_path / "model"))["augment"])
-    assert found[0] == found[1] and "copies" not in found[0]
+        train(folder, AUTO, **options, **resumed)
+    recorded = trained_with(newest_checkpoint(folder))["augment"]
+    parts = arguments(folder, AUTO, **options, **resumed)
+    plan = setup.set_up(*parts, newest_checkpoint(folder)).plan
+    assert plan.args.augment == recorded and "copies" not in recorded
+    assert f"  augment {recorded}, the checkpoint's" in plan.reasons
 
 
 def test_what_is_given_stays(tmp_path, small_tier):
