@@ -59,7 +59,7 @@ CUT_SHORT = {
 # Programs that pass options to `train`.
 TRAINING_SCRIPTS = ("compare_recipes.py", "marian_baseline.py")
 # Names of text files, language and words.
-ENGLISH_GERMAN, SPANISH_GUARANI = "train half rest more wmt val test test_2016_flickr", "train held_out dev"
+ENGLISH_GERMAN, SPANISH_GUARANI = "train half rest more wmt val test test_2016_flickr", "train held_out dev more"
 TEXT_FILES = (
     (ENGLISH_GERMAN, "en", "one two three four"),
     (ENGLISH_GERMAN, "de", "eins zwei drei vier"),
